@@ -9,6 +9,7 @@ import time
 from scenario import AT_START, DEATH, ERROR, TRANSPORTS
 
 START = 60   # seconds until all ranks are in the phase
+CARRIER = 1.0  # seconds for which a device passes nothing after it has its carrier back, at most: the kernel looks once a second
 IDS = 80     # communicators of the phase `init`
 
 
@@ -122,7 +123,7 @@ class Run:
             group.tell(self._victims(), f"{kind} {victim_ranks[0]}")
         elif kind in own:
             group.tell(self._victims(), own[kind])
-        elif kind == "link-down" or (kind in ("outage", "long-outage") and scenario.index % 2):
+        elif self._takes_carrier():
             hosts.take_down(victim_hosts)
         elif kind in ("link-cut", "outage", "long-outage"):
             hosts.cut(victim_hosts)
@@ -150,7 +151,7 @@ class Run:
             group.wait(self._is_over, self.record.fault_at + 2 * late)
             return
         if scenario.seconds:
-            group.wait(self._is_over, self.record.fault_at + scenario.seconds)
+            group.wait(self._is_over, self.record.fault_at + self._seconds_to_undo())
             self._hosts.restore()
             if scenario.kind == "stop-short":
                 for process in self._victims():
@@ -160,6 +161,15 @@ class Run:
         group.tell(group.processes, "stop")
         # A call that waits may make progress for a while: links of 5 Mbit/s.
         group.wait(self._is_over, self.record.stop_at + 2 * late)
+
+    def _seconds_to_undo(self):
+        """So that an outage that is to be survived is no longer than the scenario says."""
+        scenario = self._scenario
+        return max(0.1, scenario.seconds - CARRIER) if scenario.kind == "outage" and self._takes_carrier() else scenario.seconds
+
+    def _takes_carrier(self):
+        scenario = self._scenario
+        return scenario.kind == "link-down" or (scenario.kind in ("outage", "long-outage") and scenario.index % 2)
 
     def _is_over(self):
         word = "destroyed" if self._waits else "end"
