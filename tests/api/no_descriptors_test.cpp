@@ -9,6 +9,7 @@
 #include "support/descriptor_limit.h"
 #include "support/processes.h"
 #include "support/ranks.h"
+#include "support/waiting.h"
 
 namespace treering::testing {
 namespace {
@@ -18,12 +19,15 @@ INSTANTIATE_TEST_SUITE_P(Rank, ARankWithoutDescriptors, ::testing::Values(0, 1))
 
 TEST_P(ARankWithoutDescriptors, IsNamedOnBothSides) {
   const int victim = GetParam();
-  RankProcesses processes(2, [victim](int rank, const trUniqueId& id) -> int {
+  const SharedNumber is_limited;
+  RankProcesses processes(2, [&](int rank, const trUniqueId& id) -> int {
     trConfig_t config = config_with_timeout(4'000);
     config.transports = "tcp";
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRankConfig(&comm, 2, id, rank, &config));
     if (rank == victim && !leave_descriptors(0)) return 1;
+    if (rank == victim) *is_limited = 1;
+    if (!soon([&] { return *is_limited == 1; })) return 2;  // before that a connection would find a descriptor
     std::vector<char> bytes(1 << 20);
     const trResult_t result = rank == 0 ? trSend(bytes.data(), bytes.size(), trUint8, 1, comm, nullptr)
                                         : trRecv(bytes.data(), bytes.size(), trUint8, 0, comm, nullptr);
