@@ -34,11 +34,12 @@ class QuestionPace {
   }
   // Whether next() names a rank.
   bool has_next(Clock::time_point now) {
+    if (wanted_.empty()) return false;
     std::erase_if(under_way_, [&](uint32_t rank) {
       const Asked& asked = ranks_[rank];
       return asked.is_answered() || now - asked.when >= kUnderWay;
     });
-    return !wanted_.empty() && under_way_.size() < most_under_way_;
+    return under_way_.size() < most_under_way_;
   }
   // Whom to ask now; called until there is none, after want() and answered().
   std::optional<uint32_t> next(Clock::time_point now) {
