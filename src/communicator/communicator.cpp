@@ -36,7 +36,8 @@ std::function<void()> Communicator::tell_closed() const {
 
 Communicator::~Communicator() {
   IdleLinks::remove(&link_turn_);
-  // What was sent is waited for only where all went well; schedules are the last that a creation makes.
+  // What was sent is waited for only where all went well; schedules are the last that a creation makes. A creation that
+  // came to its deadline has no time left for it.
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
   if (!has_descriptors())
     Membership::keep_for_ever(std::move(peer_table_));
@@ -44,6 +45,8 @@ Communicator::~Communicator() {
     end_links();
   else if (peer_table_ != nullptr && is_whole)
     peer_table_->finish();
+  else if (peer_table_ != nullptr)
+    peer_table_->abandon();
   if (peer_table_ != nullptr) peer_table_->end_introductions();
   if (membership_ != nullptr && watch_ != nullptr) {
     const Status known = watch_->known_failure();

@@ -10,7 +10,7 @@ import re
 import signal
 
 from bounds import calls_on_until, deed_at, most_seconds
-from codes import fault_of_code
+from codes import TIMED_OUT, fault_of_code
 from culprits import Culprits
 from facts import CREATIONS, Facts, errors_of
 from scenario import ABORT, CALLING, DEATH, DIFFER, ERROR, LEFT, LIMIT, NETWORK, OF_CONNECTIONS, STOP, SURVIVE
@@ -185,11 +185,13 @@ class Judge:
             self._add("code", rank, f"{fault}: [{error.call}] {error.text}")
 
     def _came_late(self, rank, error):
-        """When the last rank whose creation had failed came to a call of all, which moved by that; its deadline is for a wait."""
+        """When the last rank came to a call of all, which moved by that: its deadline is for a wait."""
         if error.members is not None:
             return 0
-        return max((other.when for peer in range(self._scenario.ranks) if peer != rank for other in errors_of(self._record, peer)
-                    if other.members is not None and other.when < error.when), default=0)
+        others = [other for peer in range(self._scenario.ranks) if peer != rank for other in errors_of(self._record, peer)]
+        after_creations = [other.when for other in others if other.members is not None and other.when < error.when]
+        in_time = [other.began for other in others if other.members is None and other.began < error.began + self._scenario.timeout]
+        return max(after_creations + in_time, default=0) if error.code == TIMED_OUT else max(after_creations, default=0)
 
     # The next call fails as the last did.
     def _judge_repetition(self, rank, lines, errors):

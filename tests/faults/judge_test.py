@@ -5,6 +5,7 @@
 import dataclasses
 import unittest
 
+from bounds_test import DeadlineOfACallThatMovedTest  # noqa: F401
 from causes_test import CallsThatDifferTest, GoingTest, OneCauseTest, RecoveryTest  # noqa: F401
 from codes_test import CodesOfACutNetworkTest, CodesOfALimitTest, CodesOfClosedSocketsTest  # noqa: F401
 from group import Line, Process
@@ -290,17 +291,6 @@ class JudgeTest(unittest.TestCase):
         given = scenario("no-descriptors", phase="init")
         self.assertEqual(judge(record(given, errors(text, call="init")), SLACK), [])
         self.expect("culprit", "does not name rank 2", record(given, errors(text.replace("1002", "1001"), call="init")))
-
-    def test_deadline_of_a_call_that_moved(self):
-        """Rank 1 came to it when its split had failed, and was waited for again."""
-        late = errors(SILENT, FAULT + 2 * TIMEOUT, code=8)
-        split = [(FAULT + TIMEOUT, "error", f"8 {FAULT:.6f} split 0,1,2,3 trCommSplit: {SILENT}")]
-        own = errors(SILENT, FAULT + 2 * TIMEOUT, code=8, began=FAULT + TIMEOUT)
-        other_side = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)"), FAULT + TIMEOUT, code=8)
-        outside = {0: late, 1: split + own, 2: other_side, 3: late}
-        self.assertNotIn("late", {finding.kind for finding in judge(record(scenario("link-cut"), outside), SLACK)})
-        outside[1] = late
-        self.expect("overdue", "after it began", record(scenario("link-cut"), outside))
 
     def test_differing_calls(self):
         self.expect_culprit("does not name rank 2", "the ranks' calls differ: rank 0 called barrier; rank 1 called reduce",

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge measures deadlines of calls that moved from when they may have moved last."""
+
+import unittest
+
+from judge import judge
+from written import DIED, FAULT, SILENT, SLACK, TIMEOUT, errors, record, scenario
+
+
+class DeadlineOfACallThatMovedTest(unittest.TestCase):
+    def kinds(self, lines):
+        return [finding.kind for finding in judge(record(scenario("link-cut"), lines), SLACK)]
+
+    def outside(self, late, own, when):
+        other_side = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)"), when, code=8)
+        return {0: late, 1: own, 2: other_side, 3: late}
+
+    def test_by_one_that_came_when_its_split_had_failed(self):
+        """Rank 1 is waited for again."""
+        late = errors(SILENT, FAULT + 2 * TIMEOUT, code=8)
+        split = [(FAULT + TIMEOUT, "error", f"8 {FAULT:.6f} split 0,1,2,3 trCommSplit: {SILENT}")]
+        own = errors(SILENT, FAULT + 2 * TIMEOUT, code=8, began=FAULT + TIMEOUT)
+        self.assertNotIn("late", self.kinds(self.outside(late, split + own, FAULT + TIMEOUT)))
+        self.assertIn("overdue", self.kinds(self.outside(late, late, FAULT + TIMEOUT)))
+
+    def test_by_one_that_came_within_the_deadline(self):
+        for came, late in ((0.3, False), (0.0, True), (TIMEOUT + 0.1, True)):
+            with self.subTest(came):
+                waited = errors(SILENT, FAULT + TIMEOUT + 0.7, code=8, began=FAULT)
+                own = errors(SILENT, FAULT + TIMEOUT + 0.7, code=8, began=FAULT + came)
+                self.assertEqual("late" in self.kinds(self.outside(waited, own, FAULT + TIMEOUT)), late)
+
+    def test_not_of_a_death_that_is_told_at_once(self):
+        died, came = (errors(DIED, FAULT + TIMEOUT + 0.7, began=began) for began in (FAULT, FAULT + 0.3))
+        found = judge(record(scenario(), {0: died, 1: came, 3: died}), SLACK)
+        self.assertIn("late", [finding.kind for finding in found])
