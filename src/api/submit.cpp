@@ -30,7 +30,7 @@ Status run(CommunicatorLease& lease, const Operation& operation) {
   return for_each_piece(*lease.get(), operation, [&](const Operation& piece) { return lease->run(piece); });
 }
 
-Status start(CommunicatorLease& lease, Operation operation, StreamId stream) {
+Status start(CommunicatorLease& lease, const Operation& operation, StreamId stream) {
   if (is_device_stream(stream)) return start_on_device(*lease.get(), operation, stream);
   if (stream != 0) {
     TR_RETURN_IF_ERROR(lease->failure());
@@ -83,7 +83,7 @@ trResult_t submit(trComm_t comm, Operation operation, trStream_t stream) {
       group.batch().add(comm, std::move(operation), chosen);
       return {};
     }
-    return start(lease, std::move(operation), chosen);
+    return start(lease, operation, chosen);
   });
 }
 
@@ -113,7 +113,7 @@ trResult_t submit_prepared(trComm_t comm, Operation operation, trStream_t stream
       group.batch().add(comm, std::move(operation), chosen);
       return {};
     }
-    if (chosen != 0) return start(lease, std::move(operation), chosen);
+    if (chosen != 0) return start(lease, operation, chosen);
     const Status status = run(lease, operation);
     // NOLINTNEXTLINE(bugprone-use-after-move): without eager messages it was assigned again above
     lease->spare_transfers = std::move(eager ? operation.eager_transfers : transfers);
