@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   app.add_option("-a,--algorithm", options.algorithm, "name of the algorithm (--list shows them)");
   app.add_option("-n,--ranks", options.ranks, "number of ranks")->check(CLI::Range(1, 65536));
   app.add_option("-r,--rank", options.rank, "only this rank; all when left out")->check(CLI::NonNegativeNumber);
-  app.add_option("-c,--channel", options.channel, "channel, 0 or 1 (default 0)");
+  app.add_option("-c,--channel", options.channel, "channel, from 0 on; an algorithm may use several (default 0)");
   app.add_option("-p,--pipeline", options.pipeline, "chunks of a pipelined algorithm (default 4)");
   app.add_option("--shuffle", options.shuffle, "seed that shuffles the order of the ring (0: rank order)");
   app.add_flag("--compact", options.compact, "print blocks and steps as they are stored, not expanded");

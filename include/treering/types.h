@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define TR_MAJOR 0
-#define TR_MINOR 2
+#define TR_MINOR 3
 #define TR_PATCH 0
 /** Version as one number: major * 10000 + minor * 100 + patch. */
 #define TR_VERSION_CODE (TR_MAJOR * 10000 + TR_MINOR * 100 + TR_PATCH)

@@ -313,7 +313,7 @@ Status Agent::open(const Config& config, const char* ports, Place* own) {
     randombytes_buf(&place_.local, sizeof place_.local);
     if (Status status = listen_local(local_socket_name(place_.local), &local_); !status.ok()) {
       if (tcp_ < 0) return status;
-      log_line(LogLevel::kInfo, status.message() + "; TCP is used within the machine, too");
+      log_line(LogLevel::kInfo, status.message() + "; control connections within the machine go over TCP, too");
     } else {
       local_watch_ = watch(local_, EPOLLIN, [this](uint32_t) { accept_some(local_, true); });
     }

@@ -15,28 +15,6 @@
 namespace treering {
 namespace {
 
-// What all ranks of a collective must agree on, as 32 bits.
-uint32_t signature_of(const Operation& operation, uint64_t number) {
-  // Numbers of operations that users made may differ between ranks.
-  auto op = static_cast<uint32_t>(operation.op);
-  if (operation.reduction != nullptr) op = operation.reduction->function == nullptr ? 254u : 255u;
-  uint32_t part = 0;
-  if (operation.is_piece)
-    part = 0x40000000u;
-  else if (operation.segments != nullptr)
-    part = 0x80000000u;
-  uint64_t hash = number * 0x9E3779B97F4A7C15u + (operation.pairs || operation.blocks != nullptr ? 0 : operation.count);
-  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
-         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) + part;
-  if (operation.blocks != nullptr)
-    for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
-  if (operation.segments != nullptr && !operation.is_piece)
-    hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.segments->calls;
-  if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
-  hash = (hash ^ hash >> 32) * 0x94D049BB133111EBu;
-  return static_cast<uint32_t>(hash >> 32);
-}
-
 Status not_made(trRedOp_t op) {
   return {trInvalidArgument, fmt::format("op {} was not made on this communicator, or was destroyed", name_of(op))};
 }
@@ -115,7 +93,7 @@ void Communicator::number_call(const Operation& operation) {
   if (!operation.point_to_point) {
     // It stands for all calls so far: ranks whose calls differed without a message between them, such as small
     // broadcasts from different roots, learn it from the next message that they exchange.
-    history_ = (history_ + signature_of(operation, call_.operation)) * 0x9E3779B97F4A7C15u;
+    history_ = (history_ + signature_of(operation)) * 0x9E3779B97F4A7C15u;
     call_.signature = static_cast<uint32_t>(history_ >> 32);
   }
 }

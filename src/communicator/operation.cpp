@@ -93,6 +93,26 @@ Status check_reduction(const Operation& operation, uint32_t rank) {
 
 }  // namespace
 
+uint64_t signature_of(const Operation& operation) {
+  // Numbers of operations that users made may differ between ranks.
+  auto op = static_cast<uint32_t>(operation.op);
+  if (operation.reduction != nullptr) op = operation.reduction->function == nullptr ? 254u : 255u;
+  uint32_t part = 0;
+  if (operation.is_piece)
+    part = 0x40000000u;
+  else if (operation.segments != nullptr)
+    part = 0x80000000u;
+  uint64_t hash = (operation.pairs || operation.blocks != nullptr ? 0 : operation.count) * 0x9E3779B97F4A7C15u;
+  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) + op +
+         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24) + part;
+  if (operation.blocks != nullptr)
+    for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
+  if (operation.segments != nullptr && !operation.is_piece)
+    hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + operation.segments->calls;
+  if (operation.compression != nullptr) hash += uint64_t{operation.compression->wire} << 40;
+  return (hash ^ hash >> 32) * 0x94D049BB133111EBu;
+}
+
 size_t Compression::block_bytes() const { return (is_block_scaled(wire) ? kFloat8Block : 1) * sizeof(float); }
 
 size_t buffer_elements(const Operation& operation, uint32_t rank, uint32_t ranks, bool output) {

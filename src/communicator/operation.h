@@ -102,6 +102,9 @@ struct Operation {
 // Whether the operation makes sense by itself; fills in_place. `rank` calls it.
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks);
 
+// What all ranks of a collective must agree on, hashed. The 32 bits above are mixed best.
+uint64_t signature_of(const Operation& operation);
+
 // Whether a buffer has a block of each rank.
 inline bool holds_all_ranks(const CollectiveInfo& info, bool output) {
   return info.parts == Parts::kRanks && CollectiveInfo::holds_all(output ? info.output_index : info.input_index);

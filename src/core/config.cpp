@@ -93,8 +93,8 @@ const OptionRow kOptions[] = {
     {"warn_after", "TREERING_WARN_AFTER", "seconds, 0 to 2000000; 0 = never", "60", "10",
      "A collective that has waited for so long asks the other ranks and says in the log, 0.7 s later, which one holds it "
      "up. It says so again after 2, 4, 8 times the time. "
-     "The lowest rank that waits says so, by its own setting, and ranks that cannot read its memory may, too. "
-     "Waits of GPUs, sends and receives are not told.",
+     "The lowest rank that waits says so, after the time that it is set to itself; ranks that cannot read its memory may "
+     "say so, too. Waits of GPUs, sends and receives are not logged.",
      false,
      [](const std::string& text, Config* config) {
        return parse_integer(text, "TREERING_WARN_AFTER", 0, 2'000'000, 1000, &config->warn_ms);
@@ -160,7 +160,8 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::to_string(config.fusion_bytes); }},
     {"fusion_alignment", "TREERING_FUSION_ALIGNMENT", "bytes, a power of two from 16 to 4096", "64", "64",
-     "Where each tensor of a fused call may begin in the messages.", true,
+     "Tensors of a fused call begin at multiples of this in the messages. Larger values help vector units; they cost bytes.",
+     true,
      [](const std::string& text, Config* config) -> Status {
        TR_RETURN_IF_ERROR(
            parse_integer(text, "TREERING_FUSION_ALIGNMENT", 16, kMaxAlignment, 1, &config->fusion_alignment));
@@ -211,7 +212,7 @@ const OptionRow kOptions[] = {
      [](const Config& config) { return std::to_string(config.device_blocks); }},
     {"device_p2p", "TREERING_DEVICE_P2P", "0 or 1", "0", "1",
      "0: this rank's GPU and others do not reach one another, and the ranks' GPUs exchange through pinned memory of the host. It is "
-     "enough that one rank says so; of ranks on one GPU alone it is no matter.",
+     "enough that one rank is set so. Where all ranks share one GPU it changes nothing.",
      false,
      [](const std::string& text, Config* config) {
        return parse_bool(text, "TREERING_DEVICE_P2P", &config->device_p2p);
@@ -261,8 +262,8 @@ const OptionRow kOptions[] = {
      },
      [](const Config& config) { return std::to_string(config.tcp_streams); }},
     {"tcp_congestion", "TREERING_TCP_CONGESTION", "a name that the kernel knows", "cubic", "chosen",
-     "Congestion control of the TCP streams. Chosen: the system's; where that is BBR, Reno, but for large messages on "
-     "paths with round trips from 0.5 ms on.",
+     "Congestion control of the TCP streams. By default the system's. If that is BBR, the library takes Reno instead; "
+     "large messages on paths with round trips of 0.5 ms or more keep BBR.",
      false,
      [](const std::string& text, Config* config) {
        config->tcp_congestion = text;
@@ -438,21 +439,23 @@ std::vector<std::string> agreed_settings(const Config& config) {
 
 std::string options_markdown() {
   std::string text =
-      "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t`, where it has one of the option's name, "
-      "wins over the environment, which wins over the default.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
+      "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t` wins over the environment, which wins over "
+      "the default.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
   for (const OptionRow& row : kOptions)
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name,
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,
                         row.documentation);
   text +=
-      "\nVariables of the whole process, read once: `TREERING_DEBUG` (`ERROR`, `WARN` (default), `INFO`, `TRACE`, in upper or lower "
-      "case) sets what is logged, `TREERING_DEBUG_FILE` where to (default: standard error; `%p` becomes the process id; the "
-      "directory must exist); a line has the time, the host, the process id and, in most lines of one rank, the rank: "
-      "`treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text`; "
-      "`TREERING_DEVICE_LIBRARY` is the shared object through which GPUs are used (default: libtreering-cuda.so.0 beside "
-      "the library), `TREERING_CUDA_DRIVER` the one that the CUDA driver is taken from (default: `libcuda.so.1`), "
-      "`TREERING_VERBS_LIBRARY` the one through which verbs devices are used (default: libtreering-verbs.so.0 beside the library), "
-      "`TREERING_UCX_LIBRARY` the one through which UCX is used (default: libtreering-ucx.so.0 beside the library).\n";
+      "\nVariables of the whole process, read once:\n\n| environment | values | default | meaning |\n|---|---|---|---|\n"
+      "| `TREERING_DEBUG` | `ERROR`, `WARN`, `INFO`, `TRACE`, in upper or lower case | `WARN` | What is logged. |\n"
+      "| `TREERING_DEBUG_FILE` | a path in a folder that exists; `%p` becomes the process id | standard error | Where it is logged. |\n"
+      "| `TREERING_DEVICE_LIBRARY` | a shared object | libtreering-cuda.so.0 beside the library | Through it GPUs are used. |\n"
+      "| `TREERING_CUDA_DRIVER` | a shared object | `libcuda.so.1` | The CUDA driver. |\n"
+      "| `TREERING_VERBS_LIBRARY` | a shared object | libtreering-verbs.so.0 beside the library | Through it verbs devices are used. "
+      "|\n"
+      "| `TREERING_UCX_LIBRARY` | a shared object | libtreering-ucx.so.0 beside the library | Through it UCX is used. |\n"
+      "\nA line of the log has the time, the host, the process id and, in most lines of one rank, the rank:\n\n"
+      "    treering 2026-01-31 12:00:00.123 node7:4711 rank 3 I: text\n";
   return text;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's status (transport/rank_status.h) as it travels to a rank that cannot read it in memory.
+// A rank's status (executor/rank_status.h) as it travels to a rank that cannot read it in memory.
 #pragma once
 
 #include <string>

@@ -23,16 +23,6 @@ constexpr size_t kMinSliceBytes = 32 << 10;  // of a channel: below it a call is
 constexpr uint32_t kMaxThreads = 512;
 constexpr uint32_t kSignatureMask = 0xffffff;
 
-uint64_t signature_of(const Operation& operation) {
-  uint64_t hash = (operation.blocks != nullptr ? 0 : operation.count) * 0x9E3779B97F4A7C15u;
-  hash = (hash ^ hash >> 29) * 0xBF58476D1CE4E5B9u + (static_cast<uint64_t>(operation.type) << 8) +
-         (operation.reduction != nullptr ? 254 : static_cast<uint64_t>(operation.op)) +
-         (static_cast<uint64_t>(operation.collective) << 16) + (static_cast<uint64_t>(operation.root) << 24);
-  if (operation.blocks != nullptr)
-    for (size_t count : operation.blocks->counts) hash = (hash ^ hash >> 31) * 0x94D049BB133111EBu + count;
-  return (hash ^ hash >> 32) * 0x94D049BB133111EBu;
-}
-
 size_t table_bytes(const Blocks& blocks) { return (blocks.counts.size() + blocks.offsets.size()) * sizeof(size_t); }
 
 // Results of bool are 0 or 1: what the logical operations of bytes give.

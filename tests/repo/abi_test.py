@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "packaging/abi"))
 import abi  # noqa: E402
 
 KEPT = ROOT / "packaging/abi/libtreering.so.0.abi"
+RELEASED = sorted((ROOT / "packaging/abi").glob("[0-9]*.abi"))
 FUNCTION = "TR_API trResult_t trBarrier("
 # file, what is replaced, by what, words of the report
 BREAKING = [
@@ -63,6 +64,12 @@ class Abi(unittest.TestCase):
     def test_library(self):
         self.assertEqual(abi.compare(ROOT / "include", KEPT, LIBRARY), "",
                          "compiled programs would break: keep what they use; or raise the soversion and run: ninja abi")
+
+    def test_programs_of_released_versions(self):
+        self.assertTrue(RELEASED)
+        for kept in RELEASED:
+            with self.subTest(kept.name):
+                self.assertEqual(abi.compare(ROOT / "include", kept, LIBRARY), "", "these files are never written anew")
 
     def test_every_function_is_kept(self):
         """What the file lacks could change unseen."""

@@ -19,6 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from reading import CODE, SOURCES, files_below, sources, text_of
+from words import check_named_files, check_page_lines, check_words
+
 # folder -> what it may use; an entry with a slash is one header, or the headers of one folder below. The C API (treering/) and core/
 # are for all.
 ARROWS = {
@@ -54,8 +57,6 @@ TOOL_ARROWS = {
     "treering_topo.cpp": ["topology", "algorithms", "core", "communicator/needs.h"],
 }
 MAX_LINES = 500
-CODE = ("src", "include", "python", "tools", "tests", "bench")
-SOURCES = (".h", ".c", ".cpp", ".cc", ".cu", ".cuh", ".py")
 MAX_SLEEP = 15  # seconds, in all of tests/
 # A call that sleeps, in C++ or Python -> the seconds of its argument's unit. None: the argument names it.
 SLEEPS = {r"\bsleep_(?:for|until)\s*\(": None, r"\busleep\s*\(": 1e-6, r"\bnanosleep\s*\(": None,
@@ -65,26 +66,6 @@ UNITS = {"nanoseconds": 1e-9, "ns": 1e-9, "microseconds": 1e-6, "us": 1e-6, "mil
 UNREADABLE_SLEEP = 1.0  # what a sleep counts without a number in it
 NUMBER = re.compile(r"(?<![\w.])(\d[\d']*\.?\d*(?:e-?\d+)?)(ns|us|ms|s|min)?\b")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
-
-
-@functools.cache
-def files_below(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def sources(folder):
-    return [path for path in files_below(folder) if path.suffix in SOURCES]
-
-
-@functools.cache
-def text_at(path, changed, size):
-    return path.read_text()
-
-
-def text_of(path):
-    """Read once: the self-test checks a copy many times, of which one file has changed."""
-    status = path.stat()
-    return text_at(path, status.st_mtime_ns, status.st_size)
 
 
 @functools.cache
@@ -283,28 +264,6 @@ def check_names(root):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
 
-# In comments and texts: a sentence begins with its subject, and says who does a thing.
-WORDS = {r"\bOf(?= |$)": 'a sentence begins with "Of": subject and verb come first',
-         r"\b(?:[Ww]hoever|[Ss]omebody)\b": "say which thread, process or rank it is"}
-WORDED = (*SOURCES, ".md", ".sh", "meson.build")  # ends of names
-
-
-@functools.cache
-def unclear_words(text):
-    """[(line, word, what is wrong there)]"""
-    return [(text.count("\n", 0, match.start()) + 1, match[0], what)
-            for words, what in WORDS.items() for match in re.finditer(words, text, re.MULTILINE)]
-
-
-def check_words(root):
-    folders = ("src", "include", "python", "tools", "bench", "tests", "examples", "docs")
-    for path in [*(path for folder in folders for path in files_below(root / folder)), *sorted(root.glob("*.md"))]:
-        if not path.name.endswith(WORDED) or path.name == Path(__file__).name:
-            continue
-        for line, word, what in unclear_words(text_of(path)):
-            yield f"{path.relative_to(root)}:{line}: {word!r}: {what}"
-
-
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENSED = (*SOURCES, ".sh", ".bash", ".map", ".in", ".supp", "meson.build", "CMakeLists.txt", "packages")  # ends of names
 
@@ -368,7 +327,7 @@ def violations(root):
     files_below.cache_clear()
     for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
                   check_public_header, check_lengths, check_sleeps, check_expressions, check_names, check_words,
-                  check_licence_lines):
+                  check_licence_lines, check_named_files, check_page_lines):
         yield from check(root)
 
 
@@ -415,6 +374,9 @@ PLANTED = [
     ("tests/launch/launch_test.py", "# It ends. Whoever waits is told.\n", "launch_test.py:1: 'Whoever'"),
     ("docs/tcp.md", "It is told to\nsomebody.\n", "tcp.md:2: 'somebody'"),
     ("README.md", "- Of each rank a line.\n", "README.md:1: 'Of'"),
+    ("src/core/log.h", "// See core/no_log.h.\n", "log.h:1: names core/no_log.h"),
+    ("docs/tcp.md", "In `src/no_tcp.h`.\n", "tcp.md:1: names src/no_tcp.h"),
+    ("docs/tcp.md", "word " * 30 + "\n", "tcp.md:1: 150 characters"),
     ("tests/launch/launch_test.py", "time.sleep(16)\n", "launch_test.py:1 (16 s)"),
     ("tests/launch/launch_test.py", "from time import sleep\nsleep(16)\n", "launch_test.py:2 (16 s)"),
 ]
