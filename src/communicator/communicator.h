@@ -12,7 +12,6 @@
 
 #include <array>
 #include <atomic>
-#include <bitset>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,6 +20,7 @@
 #include "bootstrap/membership.h"
 #include "communicator/gpu_side.h"
 #include "communicator/idle_links.h"
+#include "communicator/notice_exchange.h"
 #include "communicator/operation.h"
 #include "communicator/schedule_cache.h"
 #include "core/config.h"
@@ -37,7 +37,6 @@ namespace treering {
 
 class PhaseTimes;
 struct NetworkMeasurement;
-struct SplitInfo;
 
 class Communicator {
  public:
@@ -230,32 +229,10 @@ class Communicator {
                    const char* function, const Config& config, std::unique_ptr<Communicator>* result);
   Status exchange_sealed(Purpose purpose, const char* function, const SplitInfo& own, std::vector<SplitInfo>* infos);
 
-  // notices.cpp
-  using RankSet = std::bitset<kMaxRanks>;
-  struct Refusal {  // which rank gave what other set; this rank: none did
-    uint32_t rank;
-    RankSet set;
-  };
-  uint64_t show_notice(const SplitInfo& info);
-  bool find_notice(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const;
-  bool has_shown(uint32_t peer, uint64_t round) const;
-  Status read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const;
-  Status check_info(const char* function, const SplitInfo& info, const RankSet* set, Refusal* refusal) const;
-  Status find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const;
-  bool await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function);
-  std::string who_is_late(uint32_t peer, uint64_t first, const char* function);
-  std::string no_answer_of(uint32_t peer) const;
-  std::string waits_of(const std::vector<uint32_t>& members, const char* function);
   Status agree_and_shrink(const std::vector<uint32_t>& members, const Config& config,
                           std::unique_ptr<Communicator>* result);
   Status agree_and_grow(uint32_t total, const trUniqueId* id, const Config& config,
                         std::unique_ptr<Communicator>* communicator);
-  Status who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
-                     const std::function<Status()>& look);
-  void await_excluded(const RankSet& set, Clock::time_point shown, const char* function);
-  void refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal);
-  Status exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
-                          const RankSet* set, std::vector<SplitInfo>* infos);
 
   Config config_;
   std::unique_ptr<AreaLayout> layout_;
@@ -274,6 +251,7 @@ class Communicator {
   std::unique_ptr<ScheduleCache> schedules_;
   std::unique_ptr<Execution> execution_;
   std::unique_ptr<Watch> watch_;
+  std::unique_ptr<NoticeExchange> notices_;
   std::unique_ptr<EagerPath> eager_path_;
   size_t eager_bytes_ = 0;         // largest block for them
   size_t mapped_eager_bytes_ = 0;  // ... when this process has memory that peers can read in place
@@ -290,8 +268,6 @@ class Communicator {
   bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;
   uint64_t history_ = 0;                       // hash of all operations that were counted
-  uint64_t notice_rounds_ = 0;                 // rounds of notices begun
-  RankSet shown_set_;                          // this rank's in the last shrink
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   WaitPolicy wait_policy_;
   uint32_t host_ranks_ = 0;                   // of the host that has most

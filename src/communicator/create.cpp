@@ -467,9 +467,12 @@ void Communicator::prepare_executor(const std::string& job) {
   };
   auto peers = job.empty() ? std::make_shared<const std::vector<PeerIdentity>>(identities())
                            : JobShared<std::vector<PeerIdentity>>::get(job, identities);
+  Membership* const job_of_watch = needs_job() ? membership_.get() : nullptr;
   watch_ = std::make_unique<Watch>(&context_, peer_table_.get(), verdict, std::move(peers),
-                                   WaitTimes{config_.timeout_ms, config_.warn_ms}, config_.name,
-                                   needs_job() ? membership_.get() : nullptr, segment_ && peer_table_->all_mapped());
+                                   WaitTimes{config_.timeout_ms, config_.warn_ms}, config_.name, job_of_watch,
+                                   segment_ && peer_table_->all_mapped());
+  notices_ = std::make_unique<NoticeExchange>(&context_, watch_.get(), peer_table_.get(), job_of_watch,
+                                              config_.timeout_ms, [this] { serve_links(); });
 }
 
 // Whether the end of a process would go unnoticed without it.

@@ -22,7 +22,6 @@
 #include "bootstrap/membership.h"
 #include "bootstrap/unique_id.h"
 #include "communicator/communicator.h"
-#include "communicator/split_info.h"
 
 namespace treering {
 
@@ -112,13 +111,13 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
   for (; watch_->in_doubt() && watch_->poll().ok(); usleep(500)) serve_links();
   const bool failed = !failure().ok();
-  const uint64_t next_round = notice_rounds_ + (failed ? kRoundsOfSplit : 0);
+  const uint64_t next_round = notices_->rounds() + (failed ? kRoundsOfSplit : 0);
   std::vector<uint32_t> everyone(ranks());
   std::iota(everyone.begin(), everyone.end(), 0);
   std::vector<SplitInfo> infos(ranks());
   SplitInfo own{color, key, rank(), SplitInfo::kNothing, {}};
   auto exchange = [&] {
-    return failed ? exchange_notices(everyone, kName, own, nullptr, &infos)
+    return failed ? notices_->exchange(everyone, kName, own, nullptr, &infos)
                   : allgather_bytes(Purpose::kSplit, &own, sizeof own, reinterpret_cast<std::byte*>(infos.data()));
   };
   Status status = exchange();
@@ -134,7 +133,7 @@ Status Communicator::split(int color, int key, const Config& config, std::unique
   if (status.ok() && color >= 0 && members.size() > 1 && members[0].rank == rank())
     made = make_rendezvous_root(*watch_, ranks_of_color, &own);
   if (status.ok()) status = failed ? exchange() : exchange_sealed(Purpose::kSplit, kName, own, &infos);
-  notice_rounds_ = std::max(notice_rounds_, next_round);
+  notices_->skip_to(next_round);
   TR_RETURN_IF_ERROR(end_rendezvous(own, kName, status));
   TR_RETURN_IF_ERROR(made);
   if (color < 0) return {};
@@ -170,7 +169,7 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   if (text.find("the process that made the unique id") != std::string::npos)
     text += fmt::format(". The id is from {}", watch_->describe(giver));
   if (status.code() == trTimeout)
-    return watch_->late(function, members, [&] { return text + waits_of(members, function); });
+    return watch_->late(function, members, [&] { return text + notices_->waits_of(members, function); });
   return {status.code(), fmt::format("{}: {}", function, text)};
 }
 
@@ -186,20 +185,20 @@ Status Communicator::agree_and_shrink(const std::vector<uint32_t>& members, cons
                                       std::unique_ptr<Communicator>* result) {
   constexpr const char* kName = "trCommShrink";
   const CallDeadline deadline(watch_.get(), context_.status, config_.timeout_ms);
-  const uint64_t next_round = notice_rounds_ + kRoundsOfSplit;
+  const uint64_t next_round = notices_->rounds() + kRoundsOfSplit;
   RankSet set;
   for (const uint32_t member : members) set.set(member);
   std::vector<SplitInfo> infos;
   SplitInfo own{0, 0, rank(), SplitInfo::kNothing, {}};
   own.hold(SplitInfo::kMembers, set);
-  Status status = exchange_notices(members, kName, own, &set, &infos);
+  Status status = notices_->exchange(members, kName, own, &set, &infos);
   Status made;
   if (status.ok() && members.size() > 1) {
     own.content = SplitInfo::kNothing;
     if (members[0] == rank()) made = make_rendezvous_root(*watch_, members, &own);
-    status = exchange_notices(members, kName, own, nullptr, &infos);
+    status = notices_->exchange(members, kName, own, nullptr, &infos);
   }
-  notice_rounds_ = next_round;
+  notices_->skip_to(next_round);
   TR_RETURN_IF_ERROR(end_rendezvous(own, kName, status));
   TR_RETURN_IF_ERROR(made);
   if (members.size() == 1) return create_alone(config, result);

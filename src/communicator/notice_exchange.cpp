@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exchange of notices: what ranks tell one another through their status, which can be read after a failure.
-//
-// In a shrink the first notice of a rank is the set of ranks that it goes on with. A rank that sees another set ends
-// its call with an error that says what differs, and shows a refusal as its second notice, so that those who share its
-// set end with the same. Ranks that are excluded here are looked at, too: they may have excluded others than this rank
-// has.
+#include "communicator/notice_exchange.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,8 +8,7 @@
 #include <thread>
 
 #include "bootstrap/membership.h"
-#include "communicator/communicator.h"
-#include "communicator/split_info.h"
+#include "executor/backoff.h"
 #include "failure/absent.h"
 
 namespace treering {
@@ -60,9 +55,9 @@ Status sets_differ(const char* function, uint32_t own, const RankSet& of_own, ui
 
 }  // namespace
 
-uint64_t Communicator::show_notice(const SplitInfo& info) {
-  const uint64_t round = ++notice_rounds_;
-  Notice& notice = context_.status->notices[round % 2];
+uint64_t NoticeExchange::show(const SplitInfo& info) {
+  const uint64_t round = ++rounds_;
+  Notice& notice = context_->status->notices[round % 2];
   uint64_t words[kNoticeWords];
   std::memcpy(words, &info, sizeof info);
   for (size_t i = 0; i < kNoticeWords; ++i) notice.words[i].store(words[i], std::memory_order_relaxed);
@@ -72,7 +67,7 @@ uint64_t Communicator::show_notice(const SplitInfo& info) {
 }
 
 // *shown: the round of the peer's notice. The info is there when it is the one that was asked for.
-bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const {
+bool NoticeExchange::find(uint32_t peer, uint64_t round, SplitInfo* info, uint64_t* shown) const {
   // Twice: a copy from another process may be half old, but not any more once the round was there before it was taken.
   for (int look = 0; look < 2; ++look) {
     RankStatusSnapshot snapshot;
@@ -86,16 +81,15 @@ bool Communicator::find_notice(uint32_t peer, uint64_t round, SplitInfo* info, u
 }
 
 // Whether the peer has shown a notice of that round, or a later one.
-bool Communicator::has_shown(uint32_t peer, uint64_t round) const {
+bool NoticeExchange::has_shown(uint32_t peer, uint64_t round) const {
   RankStatusSnapshot snapshot;
   return watch_->read(peer, &snapshot) && std::max(snapshot.notices[0].round, snapshot.notices[1].round) >= round;
 }
 
 // *arrived: the peer's notice of that round is here.
-Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* function, SplitInfo* info,
-                                 bool* arrived) const {
+Status NoticeExchange::read(uint32_t peer, uint64_t round, const char* function, SplitInfo* info, bool* arrived) const {
   uint64_t shown = 0;
-  const bool readable = find_notice(peer, round, info, &shown);
+  const bool readable = find(peer, round, info, &shown);
   *arrived = readable && shown == round;
   if (*arrived) return {};
   if (readable && shown > round)
@@ -106,8 +100,8 @@ Status Communicator::read_notice(uint32_t peer, uint64_t round, const char* func
 }
 
 // Whether a member's notice fits the call. `set`: of this rank, in the first round of a shrink.
-Status Communicator::check_info(const char* function, const SplitInfo& info, const RankSet* set,
-                                Refusal* refusal) const {
+Status NoticeExchange::check_info(const char* function, const SplitInfo& info, const RankSet* set,
+                                  Refusal* refusal) const {
   if (info.content == SplitInfo::kRefusal) {
     const auto differs = static_cast<uint32_t>(info.key);
     *refusal = {differs, info.held<RankSet>()};
@@ -124,16 +118,17 @@ Status Communicator::check_info(const char* function, const SplitInfo& info, con
 
 // Any rank that has called with another set. One that is excluded and has died or left is out of it. Where such a rank has
 // called again, the refusals of members tell of it.
-Status Communicator::find_other_set(uint64_t round, const char* function, const RankSet& set, Refusal* refusal) const {
+Status NoticeExchange::find_other_set(uint64_t round, const char* function, const RankSet& set,
+                                      Refusal* refusal) const {
   SplitInfo info;
   uint64_t shown = 0;
   for (uint32_t peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank() || !find_notice(peer, round, &info, &shown) || shown != round) continue;
+    if (peer == rank() || !find(peer, round, &info, &shown) || shown != round) continue;
     if (!set.test(peer) && (info.content != SplitInfo::kMembers || !watch_->check_peer(peer, function).ok())) continue;
     TR_RETURN_IF_ERROR(check_info(function, info, &set, refusal));
   }
   for (uint32_t peer = 0; peer < ranks(); ++peer) {
-    if (!set.test(peer) || !find_notice(peer, round + 1, &info, &shown) || shown != round + 1) continue;
+    if (!set.test(peer) || !find(peer, round + 1, &info, &shown) || shown != round + 1) continue;
     if (info.content == SplitInfo::kRefusal && info.held<RankSet>() != set)
       TR_RETURN_IF_ERROR(check_info(function, info, &set, refusal));
   }
@@ -142,32 +137,33 @@ Status Communicator::find_other_set(uint64_t round, const char* function, const 
 
 // Whether the peer's status is of `since` or later. It is asked for that until `until`, unless it has ended or left, or
 // its process does not answer.
-bool Communicator::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until, const char* function) {
-  if (peer == rank() || membership_ == nullptr || peer_table_->reads_status(peer)) return true;
+bool NoticeExchange::await_answer(uint32_t peer, Clock::time_point since, Clock::time_point until,
+                                  const char* function) {
+  if (peer == rank() || job_ == nullptr || statuses_->reads_status(peer)) return true;
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     std::string bytes;
     Clock::time_point when;
-    if (membership_->latest_status(peer, &bytes, &when) && when >= since) return true;
+    if (job_->latest_status(peer, &bytes, &when) && when >= since) return true;
     const auto now = Clock::now();
     if (now >= until || !watch_->check_peer(peer, function).ok()) return false;
     if (now >= since + kAnswerTimeout && watch_->is_silent(peer)) return false;
-    membership_->request_status(peer);
-    serve_links();
+    job_->request_status(peer);
+    serve_();
   }
 }
 
 // Until those that are excluded and alive have answered what they were asked after this rank's notice: they may have
 // excluded this one, and go on without it. An outage of the network counts as silence only after a while.
-void Communicator::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) {
+void NoticeExchange::await_excluded(const RankSet& set, Clock::time_point shown, const char* function) {
   auto until = shown + kExcludedTimeout;
-  if (config_.timeout_ms > 0) until = std::min(until, shown + std::chrono::milliseconds(config_.timeout_ms) / 2);
+  if (timeout_ms_ > 0) until = std::min(until, shown + std::chrono::milliseconds(timeout_ms_) / 2);
   for (uint32_t peer = 0; peer < ranks(); ++peer)
     if (!set.test(peer)) (void)await_answer(peer, shown, until, function);
 }
 
 // The deadline of the call that began with round `first` has passed while this rank waited for `peer`, which may wait in
 // the call itself.
-std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char* function) {
+std::string NoticeExchange::who_is_late(uint32_t peer, uint64_t first, const char* function) {
   const auto begin = Clock::now();
   bool has_called = false, answers = false;  // the last rank that was looked at
   const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
@@ -192,25 +188,25 @@ std::string Communicator::who_is_late(uint32_t peer, uint64_t first, const char*
   else if (has_called)
     text += " has called it, and waits for no other";
   else
-    text += fmt::format(" has not called it within {} ms", config_.timeout_ms);
+    text += fmt::format(" has not called it within {} ms", timeout_ms_);
   if (way.size() > 1) text += fmt::format(". Rank {} waited for rank {}", rank(), peer);
   for (size_t i = 1; i < way.size(); ++i) text += fmt::format(", which waited for rank {}", way[i]);
   return text;
 }
 
 // The network on the way to the peer may be cut: the text does not blame the peer.
-std::string Communicator::no_answer_of(uint32_t peer) const {
-  const std::string way = membership_ != nullptr ? membership_->heard_through() : "";
+std::string NoticeExchange::no_answer_of(uint32_t peer) const {
+  const std::string way = job_ != nullptr ? job_->heard_through() : "";
   return fmt::format("no answer of {} has come{}{}", watch_->describe(peer), way.empty() ? "" : ": ", way);
 }
 
 // For whom members that do not come to the new communicator wait in this one.
-std::string Communicator::waits_of(const std::vector<uint32_t>& members, const char* function) {
+std::string NoticeExchange::waits_of(const std::vector<uint32_t>& members, const char* function) {
   const auto now = Clock::now();
   const std::vector<uint32_t> asked(members.begin(),
                                     members.begin() + static_cast<std::ptrdiff_t>(std::min(members.size(), kMaxNamed)));
-  if (membership_ != nullptr)
-    for (uint32_t member : asked) membership_->request_status(member);
+  if (job_ != nullptr)
+    for (uint32_t member : asked) job_->request_status(member);
   std::string text;
   for (uint32_t member : asked) {
     RankStatusSnapshot shown;
@@ -223,36 +219,36 @@ std::string Communicator::waits_of(const std::vector<uint32_t>& members, const c
 }
 
 // Shows why this rank ends its call, and stays until the others can have seen it.
-void Communicator::refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal) {
+void NoticeExchange::refuse(const std::vector<uint32_t>& members, const char* function, const Refusal& refusal) {
   SplitInfo info{0, static_cast<int32_t>(refusal.rank), rank(), SplitInfo::kNothing, {}};
   info.hold(SplitInfo::kRefusal, refusal.set);
-  const uint64_t round = show_notice(info);
+  const uint64_t round = show(info);
   const auto now = Clock::now();
   const auto until = std::min(now + kRefusalTimeout, std::max(watch_->call_deadline(), now + kLateRefusalTimeout));
   for (const uint32_t member : members)
     while (member != rank() && Clock::now() < until && !has_shown(member, round) &&
            watch_->check_peer(member, function).ok()) {
-      serve_links();
+      serve_();
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }
 
 // Why a round ends without the notice of a member. One that has shown its own and is gone since may have ended because
 // of another one's death, and is no cause.
-Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
-                                 const std::function<Status()>& look) {
+Status NoticeExchange::who_is_gone(const std::vector<uint32_t>& members, uint64_t round, const char* function,
+                                   const std::function<Status()>& look) {
   // A member's next call shows that this one has ended for it: because of a death, perhaps, that is yet to be heard here.
   const auto until = std::min(Clock::now() + kMaxNewsTime, watch_->call_deadline());
   const auto has_gone_on = [&](uint32_t member) {
     SplitInfo info;
     uint64_t shown = 0;
-    return find_notice(member, round, &info, &shown) && shown > round;
+    return find(member, round, &info, &shown) && shown > round;
   };
   bool ends = std::none_of(members.begin(), members.end(), has_gone_on);
   for (Clock::time_point next_look; !ends; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     const auto now = Clock::now();
     ends = now >= until;
-    serve_links();
+    serve_();
     if (!ends && now < next_look) continue;
     TR_RETURN_IF_ERROR(look());
     TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
@@ -261,17 +257,17 @@ Status Communicator::who_is_gone(const std::vector<uint32_t>& members, uint64_t 
   for (const uint32_t member : members) {
     SplitInfo info;
     bool arrived = false;
-    if (Status status = read_notice(member, round, function, &info, &arrived); !status.ok()) return status;
+    if (Status status = read(member, round, function, &info, &arrived); !status.ok()) return status;
   }
   return {};
 }
 
 // Shows `own` to the other members and waits for theirs. With a set, all ranks that call must give the same.
-Status Communicator::exchange_notices(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
-                                      const RankSet* set, std::vector<SplitInfo>* infos) {
-  const uint64_t round = show_notice(own);
+Status NoticeExchange::exchange(const std::vector<uint32_t>& members, const char* function, const SplitInfo& own,
+                                const RankSet* set, std::vector<SplitInfo>* infos) {
+  const uint64_t round = show(own);
   if (set != nullptr) shown_set_ = *set;
-  const auto begin = Clock::now(), deadline = begin + std::chrono::milliseconds(config_.timeout_ms);
+  const auto begin = Clock::now(), deadline = begin + std::chrono::milliseconds(timeout_ms_);
   auto next_look = begin;
   Refusal refusal{rank(), {}};
   const auto end = [&](Status status) {
@@ -283,7 +279,7 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
   infos->resize(members.size());
   for (size_t i = 0; i < members.size();) {
     bool arrived = false;
-    Status status = read_notice(members[i], round, function, &(*infos)[i], &arrived);
+    Status status = read(members[i], round, function, &(*infos)[i], &arrived);
     if (!status.ok()) {
       if (Status other = look(); !other.ok()) return end(other);
       if (Status gone = who_is_gone(members, round, function, look); !gone.ok()) return end(gone);
@@ -301,17 +297,17 @@ Status Communicator::exchange_notices(const std::vector<uint32_t>& members, cons
       // death.
       TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
       next_look = Clock::now() + look_period(ranks());
-      context_.status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
+      context_->status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }
-    if (const auto now = Clock::now(); config_.timeout_ms > 0 && now > std::min(deadline, watch_->call_deadline()))
+    if (const auto now = Clock::now(); timeout_ms_ > 0 && now > std::min(deadline, watch_->call_deadline()))
       return watch_->late(function, members, [&, peer = members[i], first = round - (round - 1) % kRoundsOfSplit] {
         return who_is_late(peer, first, function);
       });
-    serve_links();
+    serve_();
     (void)backoff.pause();
   }
-  context_.status->waiting_for.store(0, std::memory_order_relaxed);
-  if (set != nullptr && membership_ != nullptr) await_excluded(*set, begin, function);
+  context_->status->waiting_for.store(0, std::memory_order_relaxed);
+  if (set != nullptr && job_ != nullptr) await_excluded(*set, begin, function);
   return end(look());
 }
 
