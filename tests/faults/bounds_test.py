@@ -30,6 +30,13 @@ class DeadlineOfACallThatMovedTest(unittest.TestCase):
                 own = errors(SILENT, FAULT + TIMEOUT + 0.7, code=8, began=FAULT + came)
                 self.assertEqual("late" in self.kinds(self.outside(waited, own, FAULT + TIMEOUT)), late)
 
+    def test_not_by_one_on_the_other_side(self):
+        waited, came = (errors(SILENT, FAULT + TIMEOUT + 0.7, code=8, began=FAULT + late) for late in (0, 0.3))
+        other_side = errors(SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)"), FAULT + TIMEOUT + 0.3, code=8,
+                            began=FAULT + 0.3)
+        self.assertNotIn("late", self.kinds({0: waited, 1: came, 2: other_side, 3: waited}))
+        self.assertIn("late", self.kinds({0: waited, 1: waited, 2: other_side, 3: waited}))
+
     def test_not_of_a_death_that_is_told_at_once(self):
         died, came = (errors(DIED, FAULT + TIMEOUT + 0.7, began=began) for began in (FAULT, FAULT + 0.3))
         found = judge(record(scenario(), {0: died, 1: came, 3: died}), SLACK)

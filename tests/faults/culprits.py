@@ -116,6 +116,10 @@ class Culprits:
             return
         if any(rest.startswith(" has not entered it") and self._facts.was_elsewhere(base, error) for base, _, _, _, rest, _ in mentions):
             return
+        side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
         if not any((base in victims) != (rank in victims) for base in named):
-            side = "a rank that was cut off" if rank not in victims else "a rank on the other side"
             yield f"it does not name {side}"
+        elif error.call not in CREATIONS or self._scenario.phase not in ("init", "grow"):  # who has not come has no pid there
+            others = [(pid, host) for base, pid, host, *_ in mentions if base is not None and (base in victims) != (rank in victims)]
+            if others and not any(map(self._is_whole, others)) and not self._facts.is_of_the_other_side(rank, error):
+                yield f"it does not name {side}{self._parts()}"

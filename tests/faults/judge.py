@@ -188,10 +188,15 @@ class Judge:
         """When the last rank came to a call of all, which moved by that: its deadline is for a wait."""
         if error.members is not None:
             return 0
-        others = [other for peer in range(self._scenario.ranks) if peer != rank for other in errors_of(self._record, peer)]
-        after_creations = [other.when for other in others if other.members is not None and other.when < error.when]
-        in_time = [other.began for other in others if other.members is None and other.began < error.began + self._scenario.timeout]
+        others = [(peer, other) for peer in range(self._scenario.ranks) if peer != rank for other in errors_of(self._record, peer)]
+        after_creations = [other.when for _, other in others if other.members is not None and other.when < error.when]
+        in_time = [other.began for peer, other in others if other.members is None and self._on_one_side(rank, peer)
+                   and other.began < error.began + self._scenario.timeout]
         return max(after_creations + in_time, default=0) if error.code == TIMED_OUT else max(after_creations, default=0)
+
+    def _on_one_side(self, rank, peer):
+        """What comes from the other side of the fault moves nothing."""
+        return (rank in self._scenario.victims) == (peer in self._scenario.victims)
 
     # The next call fails as the last did.
     def _judge_repetition(self, rank, lines, errors):

@@ -177,6 +177,8 @@ class JudgeTest(unittest.TestCase):
         inner = SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)")
         self.expect("culprit", "a rank that was cut off", record(scenario("link-cut"), errors(inner, FAULT + 4)))
         self.expect("culprit", "a rank on the other side", record(scenario("link-cut"), errors(SILENT, FAULT + 4)))
+        for short in (SILENT.replace(" (pid 1002 on c)", ""), SILENT.replace(" on c", "")):
+            self.expect("culprit", "a rank that was cut off with pid and host", record(scenario("link-cut"), errors(short, FAULT + 4)))
         maker = "the deadline passed: the process that made the unique id (pid 1002) does not answer"
         outside = {rank: errors(maker if rank != 2 else maker.replace("1002", "1000"), FAULT + 4) for rank in range(4)}
         self.assertEqual(judge(record(scenario("link-cut"), outside), SLACK), [])
