@@ -47,10 +47,16 @@ AreaLayout layout_of(uint32_t ranks, const Config& config, uint32_t wanted_chann
   return area_layout(ranks, channels, staging_of_channel(ranks, channels, staging));
 }
 
+// "rank 3 (pid 17 on b)"; without the host once all that is left to do is within it.
+std::string own_name(const Membership* membership, uint32_t rank) {
+  if (membership == nullptr) return fmt::format("rank {} (pid {})", rank, getpid());
+  return fmt::format("rank {} (pid {} on {})", rank, getpid(), membership->peers()[rank].host_name);
+}
+
 // What the others are told, if there is memory for the words.
-Status no_memory_for_creation(uint32_t rank) try {
+Status no_memory_for_creation(const Membership* membership, uint32_t rank) try {
   return {trSystemError,
-          fmt::format("rank {} (pid {}) ran out of memory while the communicator was being created", rank, getpid())};
+          fmt::format("{} ran out of memory while the communicator was being created", own_name(membership, rank))};
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -145,7 +151,7 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
   const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
   if (Status status = share_memory(membership_->take_segment(), job, shares); !status.ok())
     return {status.code(),
-            fmt::format("rank {} (pid {}): {}", rank(), getpid(), status.message())};  // of this rank alone
+            fmt::format("{}: {}", own_name(membership_.get(), rank()), status.message())};  // of this rank alone
   times->done("shared memory");
   const CreationTerms linking{terms.guard, membership_->deadline(), {}};
   TR_RETURN_IF_ERROR(link(job, allowed, linking, times));
@@ -157,7 +163,7 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank(), times->text()));
   return {};
 } catch (const std::bad_alloc&) {
-  return no_memory_for_creation(rank());
+  return no_memory_for_creation(membership_.get(), rank());
 }
 
 Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {

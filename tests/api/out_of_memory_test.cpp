@@ -162,10 +162,11 @@ TEST(OutOfMemoryInACreation, IsToldToThoseWhoHaveMetTheRank) {
         EXPECT_TRUE(result.exit_code == 0 || result.exit_code > 10) << what;
         if (rank == kVictim || result.exit_code == 0 || result.output.find("missing: rank 1 ") != std::string::npos)
           continue;
-        const std::string name = "rank 1 (pid " + std::to_string(processes.pid(kVictim)) + ")";
-        EXPECT_NE(result.output.find(name + " ran out of memory while the communicator was being created"),
-                  std::string::npos)
-            << what;
+        const std::string name = "rank 1 (pid " + std::to_string(processes.pid(kVictim));
+        const std::string words = " ran out of memory while the communicator was being created";
+        const size_t at = result.output.find(name);
+        ASSERT_NE(at, std::string::npos) << what;
+        EXPECT_EQ(result.output.find(words, at), result.output.find(')', at) + 1) << what;
         ++told;
       }
       unsetenv("TREERING_TRANSPORTS");

@@ -66,9 +66,12 @@ class Culprits:
                 yield "it says nothing of its own limit"
             return
         named = [(pid, host) for base, pid, host, _, _, _ in mentions if base in victims]
-        names = bool(named) if cause == LIMIT else any(map(self._is_whole, named))
+        # Who has not come to a rendezvous has no pid there.
+        is_missing = error.call in CREATIONS and self._scenario.phase in ("init", "grow") and "missing: rank" in error.text
+        is_enough = bool(named) and cause == LIMIT and (is_missing or self._says_victim(error))
+        names = is_enough or any(map(self._is_whole, named))
         if not names and not self._facts.named_as_maker(error) & set(victims):
-            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts() * (cause != LIMIT)}"
+            yield f"it does not name rank {' or '.join(map(str, victims))}{self._parts()}"
         for base, _, _, blamed, rest, words in mentions:
             if self._facts.is_being_added(base, rest):
                 continue

@@ -221,6 +221,8 @@ class JudgeTest(unittest.TestCase):
                 one = record(given, others | {2: errors(text, code=2)})
                 self.expect("culprit", words, one) if words else self.assertEqual(judge(one, SLACK), [])
         self.assertEqual(judge(record(scenario("no-memory"), others | {2: errors("out of memory")}), SLACK), [])
+        for short in (limit.replace(" (pid 1002 on c)", ""), limit.replace(" on c", "")):
+            self.expect("culprit", "does not name rank 2 with pid and host", record(given, others | {1: errors(short)}))
 
     def test_ranks_that_wait_in_a_creation_that_the_victim_gave_up_have_not_entered_its_next_call(self):
         given = scenario("no-descriptors", phase="shrink")
