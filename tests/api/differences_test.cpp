@@ -186,7 +186,8 @@ TEST_P(CollectiveAgainstReceive, IsToldAtTheDeadline) {
   const std::string of_receive = "no progress within 3000 ms in a send or receive: " + receiver +
                                  " waits for rank 0 in a send or receive, which waits for it in operation 1 (allreduce "
                                  "of 2 x float, sum): their calls do not match, or what they sent has not arrived. "
-                                 "Rank 1 waited for rank 0";
+                                 "Rank 1 waited for rank 0 (pid " +
+                                 std::to_string(processes.pid(0)) + ")";
   std::string texts[2];
   for (int rank : {0, 1}) {
     const RankResult result = processes.wait(rank, std::chrono::seconds(20));

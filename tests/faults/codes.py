@@ -89,7 +89,7 @@ def _misses_a_rank(facts, error):
 
 def _waits_for_a_creation(facts, error):
     """The one at its limit has given up a creation. In its next call it waits for ranks that are still in that creation."""
-    waits = re.search(r"Rank (\d+) waited for rank (\d+)$", error.text)
+    waits = re.search(r"Rank (\d+) waited for rank (\d+)(?: \([^)]*\))?$", error.text)
     if waits is None:
         return False
     waiting, awaited = (facts.base_rank(int(number), None, error.members) for number in waits.groups())
