@@ -88,7 +88,8 @@ int run(const Options& options) {
   if (options.algorithm.empty()) return fail("--algorithm NAME is required (--list shows the names)");
   if (options.ranks == 0) return fail("--ranks N is required, 1 or more");
   const treering::CollectiveInfo* info = treering::find_collective(options.collective);
-  if (info == nullptr) return fail(fmt::format("--collective '{}': --list shows the names", options.collective));
+  if (info == nullptr)
+    return fail(fmt::format("--collective '{}' is unknown; --list shows the names", options.collective));
   if (options.root >= options.ranks)
     return fail(fmt::format("--root {}: ranks are 0 to {}", options.root, options.ranks - 1));
   const treering::Algorithm* algorithm = nullptr;

@@ -52,10 +52,12 @@ int main(void) {
   pid_t child = fork(); /* before the library starts a thread */
   if (child < 0) return 1;
   if (child == 0) {
+    close(ends[1]); /* read() ends if the parent does before it has written */
     if (read(ends[0], &id, sizeof id) != (ssize_t)sizeof id) return 1;
     run(1, id);
     return 0;
   }
+  close(ends[0]);
   check(trGetUniqueId(&id));
   if (write(ends[1], &id, sizeof id) != (ssize_t)sizeof id) return 1;
   run(0, id);

@@ -66,11 +66,18 @@ int main(void) {
         CHECK(trGetUniqueId(&id));
         for (int i = 1; i < kRanks; ++i) EXPECT(write(first[1], &id, sizeof id) == sizeof id);
       } else {
+        close(first[1]); /* a read ends when no writer is left */
+        close(ids[1]);
         EXPECT(read(first[0], &id, sizeof id) == sizeof id);
       }
       return old_rank(rank, id, ids[1]);
     }
-  if (fork() == 0) return new_rank(ids[0]);
+  close(first[1]);
+  if (fork() == 0) {
+    close(ids[1]);
+    return new_rank(ids[0]);
+  }
+  close(ids[1]);
   while (wait(&status) > 0) failed |= status;
   if (failed == 0) printf("ok\n");
   return failed != 0;

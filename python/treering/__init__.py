@@ -13,7 +13,10 @@ import atexit as _atexit
 import os as _os
 import typing as _typing
 
-from . import _native
+try:
+    from . import _native
+except ImportError as _error:
+    raise ImportError(f"{_error}. In the source tree, build and install the package first: pip install .") from _error
 from ._arrays import numpy as _numpy
 from ._arrays import numpy_dtype as _numpy_dtype
 from ._errors import (

@@ -17,7 +17,8 @@
 namespace treering::perf {
 namespace {
 
-constexpr int kGraceMs = 2000;  // for the others to say what they saw, and to end themselves
+constexpr int kGraceMs = 2000;         // for the others to say what they saw, and to end themselves
+constexpr int kNotReachedBySsh = 255;  // its own exit status
 
 struct Child {
   pid_t pid = -1;
@@ -123,8 +124,10 @@ void Family::report_end(size_t process, int status) {
     fprintf(stderr, "error: %s (pid %d) was ended by signal %d (%s); the run is over\n", who.c_str(),
             children_[process].pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
   } else if (!has_told(first, count)) {
-    fprintf(stderr, "error: %s (pid %d) failed with exit status %d; the run is over\n", who.c_str(),
-            children_[process].pid, WEXITSTATUS(status));
+    const bool is_ssh = WEXITSTATUS(status) == kNotReachedBySsh && !host_of(options_, process).empty();
+    fprintf(stderr, "error: %s (pid %d) failed with exit status %d%s; the run is over\n", who.c_str(),
+            children_[process].pid, WEXITSTATUS(status),
+            is_ssh ? " (ssh could not connect? --launcher gives another way)" : "");
   }
 }
 

@@ -109,7 +109,7 @@ void add_nccl_options(CLI::App& app, Options& options, Words& words) {
       ->default_str("1");
   app.add_option("-p,--parallel_init", words.parallel_init, "accepted; every rank initialises in its own thread [0]")
       ->check(in_range(0, 1));
-  app.add_option("-J,--output_file", options.json_file, "write the results as JSON");
+  app.add_option("-J,--output_file,--json", options.json_file, "write the results as JSON");
 }
 
 void add_own_options(CLI::App& app, Options& options, Words& words) {
