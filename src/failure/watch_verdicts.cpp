@@ -449,8 +449,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   const std::string who = who_holds_up(waiting_for, &code);
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
   const std::string peer = describe(waiting_for);
-  return {code, fmt::format("{} within {} ms in {}: {}. Rank {} waited for {}", what, timeout_.count(), operation_text(),
-                            who, context_->rank,
+  return {code, fmt::format("{} within {} ms in {}: {}. Rank {} waited for {}", what, timeout_.count(),
+                            operation_text(), who, context_->rank,
                             who.find(peer) == std::string::npos ? peer : fmt::format("rank {}", waiting_for))};
 }
 
