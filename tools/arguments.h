@@ -14,6 +14,14 @@ namespace treering::tools {
 
 inline constexpr int kBadArguments = 2;  // exit status
 
+// `text` begins with an option's long name; the user may have typed the short one.
+inline std::string with_short_name(const CLI::App& app, const std::string& text) {
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_snames().empty() && text.starts_with("--") && text.starts_with(option->get_name() + ":"))
+      return "-" + option->get_snames()[0] + ", " + text;
+  return text;
+}
+
 // What is wrong, in words. `app` has parsed, and failed with `error`.
 inline std::string text_of(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> names;
@@ -32,10 +40,10 @@ inline std::string text_of(const CLI::App& app, const CLI::ParseError& error) {
   }
   std::string text = error.what();
   if (const size_t at = text.find(": At Most "); at != std::string::npos)
-    return text.substr(0, at) + ": is given more than once; give it once";
+    return with_short_name(app, text.substr(0, at) + ": is given more than once; give it once");
   if (const size_t at = text.find(": 1 required "); at != std::string::npos)
     text.resize(at), text += ": a value is missing";
-  return text;
+  return with_short_name(app, text);
 }
 
 // Prints it; returns the exit status: 0 after --help and --version.

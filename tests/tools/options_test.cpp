@@ -189,6 +189,8 @@ TEST(Options, BadValuesAreNamed) {
       {{"--bogus", "--procs", "2"}, "--bogus", "--help"},
       {{"--proc", "2"}, "--proc: there is no such option; did you mean --procs?", "--help"},
       {{"--iterations", "2"}, "--iterations", "did you mean --iters?"},
+      {{"-n", "0", "--procs", "2"}, "-n, --iters: value \"0\"", "from 1 to"},
+      {{"-b", "8", "-b", "9", "--procs", "2"}, "-b, --minbytes: is given more than once", "give it once"},
       {{"--bytes-max", "8", "--procs", "2"}, "--bytes-max", "did you mean --maxbytes?"},
       {{"--one-rank-allow"}, "--one-rank-allow", "did you mean --allow-one-rank?"},
       {{"--file_output=x", "--procs", "2"}, "--file_output", "did you mean --output_file?"},
