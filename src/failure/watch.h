@@ -178,6 +178,7 @@ class Watch {
   Status meets_send(uint32_t peer, uint64_t bytes);
   Status deadline_verdict(uint32_t waiting_for);
   std::string who_holds_up(uint32_t waiting_for, trResult_t* code);
+  std::string who_waited_for(uint32_t peer, const std::string& who) const;
   std::string without_descriptors() const;
   void consider_warning(uint32_t waiting_for, Clock::time_point now, Clock::duration late);
   bool speaks_for_others();

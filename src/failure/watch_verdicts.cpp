@@ -108,9 +108,16 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, con
   for (uint32_t rank : who.empty() ? unresponsive : std::vector<uint32_t>())
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", describe(rank));
   if (who.empty()) who = chain_of_waits(peer, true);
-  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. Rank {} waited for rank {}", timeout_.count(),
-                                     operation_text(), who, context_->rank, peer)});
+  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. {}", timeout_.count(), operation_text(), who,
+                                     who_waited_for(peer, who))});
   return await_failure(serve);
+}
+
+// By its number alone where `who` describes it already.
+std::string Watch::who_waited_for(uint32_t peer, const std::string& who) const {
+  const std::string described = describe(peer);
+  return fmt::format("Rank {} waited for {}", context_->rank,
+                     who.find(described) == std::string::npos ? described : fmt::format("rank {}", peer));
 }
 
 // A size that is told is of a transfer of the same call: nothing else differs.
@@ -448,10 +455,8 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   trResult_t code = trTimeout;
   const std::string who = who_holds_up(waiting_for, &code);
   const std::string what = is_cut_off_ ? fmt::format("no connection to {}", describe(waiting_for)) : "no progress";
-  const std::string peer = describe(waiting_for);
-  return {code, fmt::format("{} within {} ms in {}: {}. Rank {} waited for {}", what, timeout_.count(),
-                            operation_text(), who, context_->rank,
-                            who.find(peer) == std::string::npos ? peer : fmt::format("rank {}", waiting_for))};
+  return {code, fmt::format("{} within {} ms in {}: {}. {}", what, timeout_.count(), operation_text(), who,
+                            who_waited_for(waiting_for, who))};
 }
 
 }  // namespace treering
