@@ -10,9 +10,10 @@
 //   kRoundsOfSplit of a call      whatever becomes of it; skip_to() lets ranks that fail at different points agree again
 #pragma once
 
-#include <bitset>
+#include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/membership.h"

@@ -102,7 +102,7 @@ struct Operation {
 // Whether the operation makes sense by itself; fills in_place. `rank` calls it.
 Status check_operation(Operation* operation, uint32_t rank, uint32_t ranks);
 
-// What all ranks of a collective must agree on, hashed. The 32 bits above are mixed best.
+// What all ranks of a collective must agree on, hashed.
 uint64_t signature_of(const Operation& operation);
 
 // Whether a buffer has a block of each rank.

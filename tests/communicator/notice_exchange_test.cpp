@@ -80,30 +80,33 @@ class Rank {
   int turns_ = 0;
 };
 
-// What each rank's call returns; the calls run at the same time.
-template <typename Call>
-std::vector<Status> run_all(std::vector<std::unique_ptr<Rank>>& ranks, const Call& call) {
-  std::vector<Status> results(ranks.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < ranks.size(); ++i)
-    threads.emplace_back([&, i] { results[i] = call(*ranks[i], static_cast<uint32_t>(i)); });
-  for (std::thread& thread : threads) thread.join();
-  return results;
-}
+class NoticeExchangeTest : public ::testing::Test {
+ protected:
+  NoticeExchangeTest() {
+    for (uint32_t rank = 0; rank < kRanks; ++rank) ranks_.push_back(std::make_unique<Rank>(&statuses_, rank));
+  }
+  // What each rank's call returns; the calls run at the same time.
+  template <typename Call>
+  std::vector<Status> run_all(const Call& call) {
+    std::vector<Status> results(kRanks);
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < kRanks; ++rank)
+      threads.emplace_back([&, rank] { results[rank] = call(*ranks_[rank], rank); });
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+  std::vector<Status> split_all() {
+    return run_all([](Rank& rank, uint32_t) { return rank.split(); });
+  }
 
-std::vector<std::unique_ptr<Rank>> make_ranks(Statuses* statuses) {
-  std::vector<std::unique_ptr<Rank>> ranks;
-  for (uint32_t rank = 0; rank < kRanks; ++rank) ranks.push_back(std::make_unique<Rank>(statuses, rank));
-  return ranks;
-}
+  Statuses statuses_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
 
-TEST(NoticeExchange, TellsEachRankWhatTheOthersShowRoundByRound) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
+TEST_F(NoticeExchangeTest, TellsEachRankWhatTheOthersShowRoundByRound) {
   for (uint64_t round = 1; round <= 20; ++round) {
-    for (const Status& result : run_all(ranks, [](Rank&rank, uint32_t) { return rank.split(); }))
-      ASSERT_TRUE(result.ok()) << result.message();
-    for (const auto& rank : ranks) {
+    for (const Status& result : split_all()) ASSERT_TRUE(result.ok()) << result.message();
+    for (const auto& rank : ranks_) {
       EXPECT_EQ(rank->notices().rounds(), round);
       for (uint32_t peer = 0; peer < kRanks; ++peer) {
         EXPECT_EQ(rank->infos()[peer].rank, peer);
@@ -113,10 +116,8 @@ TEST(NoticeExchange, TellsEachRankWhatTheOthersShowRoundByRound) {
   }
 }
 
-TEST(NoticeExchange, OfOtherSetsIsAnErrorOnAllThatNamesWhoDiffers) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
-  const auto results = run_all(ranks, [](Rank& rank, uint32_t number) {
+TEST_F(NoticeExchangeTest, OfOtherSetsIsAnErrorOnAllThatNamesWhoDiffers) {
+  const auto results = run_all([](Rank& rank, uint32_t number) {
     return rank.shrink(number == 0 ? std::vector<uint32_t>{0, 1} : kAll);
   });
   for (const Status& result : results) {
@@ -126,50 +127,40 @@ TEST(NoticeExchange, OfOtherSetsIsAnErrorOnAllThatNamesWhoDiffers) {
   }
 }
 
-TEST(NoticeExchange, OfASplitAndAShrinkSaysWhoDoesWhat) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
+TEST_F(NoticeExchangeTest, OfASplitAndAShrinkSaysWhoDoesWhat) {
   const auto results =
-      run_all(ranks, [](Rank& rank, uint32_t number) { return number == 2 ? rank.split() : rank.shrink(kAll); });
+      run_all([](Rank& rank, uint32_t number) { return number == 2 ? rank.split() : rank.shrink(kAll); });
   EXPECT_NE(results[0].message().find("rank 2 splits the communicator"), std::string::npos) << results[0].message();
   EXPECT_NE(results[2].message().find(" shrinks the communicator"), std::string::npos) << results[2].message();
 }
 
-TEST(NoticeExchange, WithARankThatHasMadeAnotherCallIsAnError) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
-  statuses.of(1).notices[0].round = 1 + kRoundsOfSplit + 1;  // of its next call
-  statuses.of(1).notices[1].round = 1 + kRoundsOfSplit;
-  const Status result = ranks[0]->split();
+TEST_F(NoticeExchangeTest, WithARankThatHasMadeAnotherCallIsAnError) {
+  statuses_.of(1).notices[0].round = 1 + kRoundsOfSplit + 1;  // of its next call
+  statuses_.of(1).notices[1].round = 1 + kRoundsOfSplit;
+  const Status result = ranks_[0]->split();
   EXPECT_EQ(result.code(), trInvalidUsage);
   EXPECT_NE(result.message().find("rank 1 has ended this call, and made another one"), std::string::npos)
       << result.message();
 }
 
-TEST(NoticeExchange, IsSkippedToTheNextCallByAllAlike) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
-  ranks[0]->notices().skip_to(kRoundsOfSplit);
-  ranks[0]->notices().skip_to(1);  // never back
-  EXPECT_EQ(ranks[0]->notices().rounds(), kRoundsOfSplit);
-  for (uint32_t rank : {1, 2}) ranks[rank]->notices().skip_to(kRoundsOfSplit);
-  for (const Status& result : run_all(ranks, [](Rank&rank, uint32_t) { return rank.split(); }))
-    EXPECT_TRUE(result.ok()) << result.message();
+TEST_F(NoticeExchangeTest, IsSkippedToTheNextCallByAllAlike) {
+  ranks_[0]->notices().skip_to(kRoundsOfSplit);
+  ranks_[0]->notices().skip_to(1);  // never back
+  EXPECT_EQ(ranks_[0]->notices().rounds(), kRoundsOfSplit);
+  for (uint32_t rank : {1, 2}) ranks_[rank]->notices().skip_to(kRoundsOfSplit);
+  for (const Status& result : split_all()) EXPECT_TRUE(result.ok()) << result.message();
 }
 
-TEST(NoticeExchange, NamesARankThatHasLeft) {
-  Statuses statuses;
-  auto ranks = make_ranks(&statuses);
-  statuses.of(1).left = kLeft;
-  const Status result = ranks[0]->split();
+TEST_F(NoticeExchangeTest, NamesARankThatHasLeft) {
+  statuses_.of(1).left = kLeft;
+  const Status result = ranks_[0]->split();
   EXPECT_EQ(result.code(), trRemoteError);
   EXPECT_NE(result.message().find("rank 1 (pid"), std::string::npos) << result.message();
   EXPECT_NE(result.message().find("destroyed its communicator"), std::string::npos) << result.message();
 }
 
-TEST(NoticeExchange, NamesARankThatDoesNotCallAtTheDeadlineAndServesOthersMeanwhile) {
-  Statuses statuses;
-  Rank alone(&statuses, 0, 200);
+TEST_F(NoticeExchangeTest, NamesARankThatDoesNotCallAtTheDeadlineAndServesOthersMeanwhile) {
+  Rank alone(&statuses_, 0, 200);
   const auto begin = Clock::now();
   const Status result = alone.split();
   EXPECT_EQ(result.code(), trTimeout);

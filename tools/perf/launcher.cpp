@@ -124,7 +124,8 @@ void Family::report_end(size_t process, int status) {
     fprintf(stderr, "error: %s (pid %d) was ended by signal %d (%s); the run is over\n", who.c_str(),
             children_[process].pid, WTERMSIG(status), strsignal(WTERMSIG(status)));
   } else if (!has_told(first, count)) {
-    const bool is_ssh = WEXITSTATUS(status) == kNotReachedBySsh && !host_of(options_, process).empty();
+    const bool is_ssh =
+        WEXITSTATUS(status) == kNotReachedBySsh && who.starts_with("host ") && options_.launcher.starts_with("ssh ");
     fprintf(stderr, "error: %s (pid %d) failed with exit status %d%s; the run is over\n", who.c_str(),
             children_[process].pid, WEXITSTATUS(status),
             is_ssh ? " (ssh could not connect? --launcher gives another way)" : "");
