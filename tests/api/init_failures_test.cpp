@@ -25,15 +25,19 @@ int create(int rank, int ranks, const trUniqueId& id, int timeout_ms) {
 }
 
 TEST(Init, DeadRankIsNamedByTheOthers) {
-  RankProcesses processes(3, [](int rank, const trUniqueId& id) {
-    if (rank == 2) {
-      reached();
-      return 0;
-    }
-    return create(rank, 3, id, 4000);
+  Gate rank_0_ends;
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
+    rank_0_ends.inherit();
+    if (rank == 2) return 0;
+    const int code = create(rank, 3, id, 4000);
+    // Its process made the id, and rank 1 may come when rank 0's creation has failed already.
+    if (rank == 0) rank_0_ends.wait();
+    return code;
   });
-  for (int rank : {0, 1}) {
-    RankResult result = processes.wait(rank, std::chrono::seconds(20));
+  const RankResult other = processes.wait(1, std::chrono::seconds(20));
+  rank_0_ends.open();
+  const RankResult maker = processes.wait(0, std::chrono::seconds(20));
+  for (const RankResult& result : {maker, other}) {
     EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
     EXPECT_NE(result.output.find("rank 2"), std::string::npos) << result.output;
   }
@@ -67,7 +71,6 @@ TEST(Init, WhoIsMissingIsToldBeforeTheDeadline) {
   unlink(file);
 }
 
-// Rank 1 ends while the ranks meet, and so does rank 0, whose process made the id, when it has heard of that. Only then comes rank 2.
 // Rank 1 ends, or never comes. Rank 2 comes when rank 0's creation has failed and its process, which made the id, ends.
 class ARankThatComesLate : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Init, ARankThatComesLate, ::testing::Bool(),
