@@ -405,7 +405,7 @@ std::string Watch::chain_of_waits(uint32_t waiting_for, bool all_answer) const {
     const uint32_t next = waits ? snapshot.waiting_for - 1 : peer;
     const double silent = silence_of(peer);
     if (!all_answer && !shows_life(peer) && !(waits && follows_silence(peer, next))) {
-      const auto relay = job_ != nullptr && !seen_[peer].moved ? job_->silent_relay() : std::nullopt;
+      const auto relay = job_ != nullptr ? job_->silent_relay() : std::nullopt;
       if (relay && !knows_by_reading(peer))
         return fmt::format("no answer of {} has come for {:.1f} s. Answers come through {}", describe(peer), silent,
                            relay->text());

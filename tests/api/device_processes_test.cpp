@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "support/attempts.h"
 #include "support/device_rank_checks.h"
 #include "support/processes.h"
 #include "support/waiting.h"
@@ -196,7 +197,7 @@ TEST_P(Processes, DeathIsNoticed) {
 }
 
 // The others' errors go through the process that does not answer, and it is not known what its rank has given its GPU.
-TEST(ProcessesThatStand, AreNamedSoonAfterTheDeadline) {
+TEST_IN_THREE_ATTEMPTS(ProcessesThatStand, AreNamedSoonAfterTheDeadline) {
   if (gpus() < 3) GTEST_SKIP() << "needs 3 GPUs, there are " << gpus();
   constexpr std::chrono::milliseconds kTimeout{4000};
   const std::vector<int> devices = {0, 1, 2};

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/attempts.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/texts.h"
@@ -79,7 +80,7 @@ TEST(CallsThatDifferLater, InTheRootAloneAreFoundByTheNextCollective) {
 }
 
 // Some wait in the broadcast for ranks that are in the barrier already: all hear at once which calls differed, and how.
-TEST(CallsThatDifferLater, AreNamedWhereverRanksWait) {
+TEST_IN_THREE_ATTEMPTS(CallsThatDifferLater, AreNamedWhereverRanksWait) {
   for (size_t count : {size_t{1}, size_t{300'000}}) {
     SCOPED_TRACE(count);
     RankProcesses processes(4, [count](int rank, const trUniqueId& id) {
@@ -157,7 +158,7 @@ TEST(CallsThatDifferLater, AreNamedAsTheUserKnowsThem) {
 class CollectiveAgainstReceive : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(BegunBy, CollectiveAgainstReceive, ::testing::Values(0, 1));
 
-TEST_P(CollectiveAgainstReceive, IsToldAtTheDeadline) {
+TEST_P_IN_THREE_ATTEMPTS(CollectiveAgainstReceive, IsToldAtTheDeadline) {
   Gate other_waits;
   RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
     other_waits.inherit();
@@ -275,7 +276,7 @@ TEST(CollectiveAgainstSend, IsToldThoughTheSendHasEnded) {
 }
 
 // Neither gets what it waits for. No message meets a call, so that both are told at the deadline.
-TEST(TwoReceives, AreToldAtTheDeadline) {
+TEST_IN_THREE_ATTEMPTS(TwoReceives, AreToldAtTheDeadline) {
   RankProcesses processes(2, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr;
     trConfig_t config = config_with_timeout(3'000);

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/attempts.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/sanitized.h"
@@ -55,7 +56,7 @@ std::string verdict_of(std::string text) {
 
 class RankThatEnds : public ::testing::TestWithParam<std::pair<int, size_t>> {};
 
-TEST_P(RankThatEnds, IsNamedByAllOthers) {
+TEST_P_IN_THREE_ATTEMPTS(RankThatEnds, IsNamedByAllOthers) {
   auto [signal_number, count] = GetParam();
   int timeout_ms =
       signal_number == SIGSTOP ? 8000 : 60'000;  // the ranks of a busy machine come into the call in that time
@@ -89,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(SignalsAndSizes, RankThatEnds,
                                            std::pair{SIGSTOP, size_t{20'000}}, std::pair{SIGSTOP, size_t{3'000'000}}));
 
 // What a rank finds that was stopped for long may be a consequence, so it says how long it did not run.
-TEST(StoppedRank, SaysThatItWasItselfOverTcp) {
+TEST_IN_THREE_ATTEMPTS(StoppedRank, SaysThatItWasItselfOverTcp) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {
     setenv("TREERING_TRANSPORTS", "tcp", 1);
     setenv("TREERING_HOSTID", ("host-" + std::to_string(rank)).c_str(), 1);
@@ -134,7 +135,7 @@ constexpr NamedCall kCalls[] = {
 
 class RankThatDiesIn : public ::testing::TestWithParam<std::tuple<NamedCall, size_t>> {};
 
-TEST_P(RankThatDiesIn, IsNamedByAllOthers) {
+TEST_P_IN_THREE_ATTEMPTS(RankThatDiesIn, IsNamedByAllOthers) {
   auto [row, count] = GetParam();
   Call call = row.call;
   size_t elements = count;
@@ -161,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(CollectivesAndSizes, RankThatDiesIn,
                          });
 
 // With shared memory it tells itself, in calls without an operation, too.
-TEST(Left, InOrderIsNoDeathToAShrink) {
+TEST_IN_THREE_ATTEMPTS(Left, InOrderIsNoDeathToAShrink) {
   Gate has_ended;
   RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
     has_ended.inherit();
@@ -187,7 +188,7 @@ TEST(Left, InOrderIsNoDeathToAShrink) {
 }
 
 // Over TCP its answers may be older than its end, which the job tells: late, where rank 0 stands still meanwhile.
-TEST(Left, InOrderIsNoDeathThoughTheNewsIsLate) {
+TEST_IN_THREE_ATTEMPTS(Left, InOrderIsNoDeathThoughTheNewsIsLate) {
   Gate others_wait, both_have_ended_their_calls;
   RankProcesses processes(3, [&](int rank, const trUniqueId& id) {
     for (Gate* gate : {&others_wait, &both_have_ended_their_calls}) gate->inherit();
@@ -226,7 +227,7 @@ TEST(Left, InOrderIsNoDeathThoughTheNewsIsLate) {
 }
 
 // The memory of a process goes with it, and with it what it said of itself: that it has left in order the job tells.
-TEST(Left, InOrderIsNoDeath) {
+TEST_IN_THREE_ATTEMPTS(Left, InOrderIsNoDeath) {
   for (int i = 0; i < 3; ++i) {
     RankProcesses processes(2, [](int rank, const trUniqueId& id) {
       if (getenv("TREERING_TRANSPORTS") == nullptr) setenv("TREERING_TRANSPORTS", "^shared-memory", 1);
@@ -250,22 +251,13 @@ TEST(Left, InOrderIsNoDeath) {
   }
 }
 
-// In the middle of an operation, and with a deadline that is hardly longer than signs of life may take. That is short for a busy
-// machine: ranks that do not come as far as the operation say so, and others are started.
-constexpr int kTooBusy = 99;
-
-int too_busy() {
-  say(trGetLastError(nullptr));
-  return kTooBusy;
-}
-
+// In the middle of an operation, and with a deadline that is hardly longer than signs of life may take.
 int run_with_rank_1_stopped(int rank, const trUniqueId& id) {
   trComm_t comm = nullptr;
   trConfig_t config = config_with_timeout(2000);
-  if (trCommInitRankConfig(&comm, 3, id, rank, &config) != trSuccess) return too_busy();
+  TR_CHECK(trCommInitRankConfig(&comm, 3, id, rank, &config));
   std::vector<float> values(100'000, 1.0f);  // the first call opens what the second one needs
-  if (trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr) != trSuccess)
-    return too_busy();
+  TR_CHECK(trAllReduce(values.data(), values.data(), values.size(), trFloat32, trSum, comm, nullptr));
   int stops = rank == 1 ? 1 : 0;
   const auto add = [](const void* in, void* inout, size_t count, trDataType_t, void* context) {
     if (*static_cast<int*>(context) != 0) raise(SIGSTOP);
@@ -278,17 +270,11 @@ int run_with_rank_1_stopped(int rank, const trUniqueId& id) {
   return 10 + result;
 }
 
-TEST(Stopped, ARankIsNamedWithWhatItIs) {
-  RankResult results[2];
-  std::string named;
-  const auto ran = [&] {
-    RankProcesses processes(3, run_with_rank_1_stopped);
-    named = "rank 1 (pid " + std::to_string(processes.pid(1));
-    for (int i : {0, 1}) results[i] = processes.wait(2 * i, std::chrono::seconds(20));
-    return results[0].exit_code != kTooBusy && results[1].exit_code != kTooBusy;
-  };
-  for (int attempt = 0; attempt < 5 && !ran(); ++attempt) continue;
-  for (const RankResult& result : results) {
+TEST_IN_THREE_ATTEMPTS(Stopped, ARankIsNamedWithWhatItIs) {
+  RankProcesses processes(3, run_with_rank_1_stopped);
+  const std::string named = "rank 1 (pid " + std::to_string(processes.pid(1));
+  for (int rank : {0, 2}) {
+    const RankResult result = processes.wait(rank, std::chrono::seconds(20));
     EXPECT_EQ(result.exit_code, 10 + trTimeout) << result.output;
     EXPECT_NE(result.output.find(named), std::string::npos) << result.output;
     EXPECT_NE(result.output.find("stopped by a signal or a debugger) has shown no sign of life for "),

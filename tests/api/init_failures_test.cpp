@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "support/attempts.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/waiting.h"
@@ -76,34 +77,27 @@ class ARankThatComesLate : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Init, ARankThatComesLate, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "AfterAnEnd" : "AfterTheDeadline"; });
 
-TEST_P(ARankThatComesLate, HearsWhyThoughTheMakerOfTheIdEnds) {
+TEST_P_IN_THREE_ATTEMPTS(ARankThatComesLate, HearsWhyThoughTheMakerOfTheIdEnds) {
   const bool ends = GetParam();
-  RankResult late;
-  std::string culprit;
-  const auto was_told = [&] {
-    Gate rank_0_ends;
-    RankProcesses processes(3, [&](int rank, const trUniqueId& id) -> int {
-      rank_0_ends.inherit();
-      if (rank == 1 && !ends) pause();
-      if (rank == 1)
-        std::thread([] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(200));
-          _exit(0);
-        }).detach();
-      if (rank == 2) rank_0_ends.wait();
-      const int code = create(rank, 3, id, ends ? 10'000 : 1'000);
-      if (rank == 0) reached();
-      std::exit(code);  // as a program ends
-    });
-    culprit = ends ? "rank 1 (pid " + std::to_string(processes.pid(1)) : "missing: rank 1";
-    EXPECT_TRUE(processes.wait_until_reached(0));
-    usleep(100'000);  // a process that does not wait has ended by then
-    rank_0_ends.open();
-    late = processes.wait(2, std::chrono::seconds(20));
-    return late.output.find(culprit) != std::string::npos;
-  };
-  // On a busy machine rank 1 may not have come before it ended, and rank 2 may be later than rank 0 waits.
-  for (int attempt = 0; attempt < 5 && !was_told(); ++attempt) continue;
+  Gate rank_0_ends;
+  RankProcesses processes(3, [&](int rank, const trUniqueId& id) -> int {
+    rank_0_ends.inherit();
+    if (rank == 1 && !ends) pause();
+    if (rank == 1)
+      std::thread([] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        _exit(0);
+      }).detach();
+    if (rank == 2) rank_0_ends.wait();
+    const int code = create(rank, 3, id, ends ? 10'000 : 1'000);
+    if (rank == 0) reached();
+    std::exit(code);  // as a program ends
+  });
+  const std::string culprit = ends ? "rank 1 (pid " + std::to_string(processes.pid(1)) : "missing: rank 1";
+  EXPECT_TRUE(processes.wait_until_reached(0));
+  usleep(100'000);  // a process that does not wait has ended by then
+  rank_0_ends.open();
+  const RankResult late = processes.wait(2, std::chrono::seconds(20));
   EXPECT_EQ(late.exit_code, 10 + (ends ? trRemoteError : trTimeout)) << late.output;
   EXPECT_NE(late.output.find(culprit), std::string::npos) << late.output;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/attempts.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/waiting.h"
@@ -45,7 +46,7 @@ TEST(Lost, BadArgumentsAreNamed) {
 
 // Two die one after the other, the second while the others may be in their shrink: each survivor asks who is lost, and
 // calls again where the others know of more or fewer.
-TEST(Lost, SurvivorsGoOnByIt) {
+TEST_IN_THREE_ATTEMPTS(Lost, SurvivorsGoOnByIt) {
   constexpr int kRanks = 5;
   RankProcesses processes(kRanks, [](int rank, const trUniqueId& id) {
     trComm_t comm = nullptr, rest = nullptr;
@@ -80,7 +81,7 @@ TEST(Lost, SurvivorsGoOnByIt) {
 }
 
 // At the deadline; once it runs it is none.
-TEST(Lost, OneThatIsStoppedUntilItRuns) {
+TEST_IN_THREE_ATTEMPTS(Lost, OneThatIsStoppedUntilItRuns) {
   Gate done;
   RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
     done.inherit();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bootstrap/jobs.h"
+#include "support/attempts.h"
 
 namespace treering::testing {
 namespace {
@@ -102,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, Death,
                          });
 
 // Also the tree heals: a verdict spread afterwards reaches all.
-TEST_P(Death, IsReportedByAllWithinASecond) {
+TEST_P_IN_THREE_ATTEMPTS(Death, IsReportedByAllWithinASecond) {
   const auto [victim, hosts] = GetParam();
   RankProcesses processes(14, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
     Rank self;
@@ -145,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, Stop, ::testing::Values(Victim{0, 1}, Victim{1
                                   "Hosts";
                          });
 
-TEST_P(Stop, IsReportedAndWithdrawn) {
+TEST_P_IN_THREE_ATTEMPTS(Stop, IsReportedAndWithdrawn) {
   const auto [victim, hosts] = GetParam();
   RankProcesses processes(8, [victim = victim, hosts = hosts](int rank, const trUniqueId& id) {
     Rank self;
@@ -422,7 +423,7 @@ TEST(Stream, FailureNamesEveryAddress) {
 }
 
 // Ranks leave in any order and their processes end at once: no rank is reported as lost.
-TEST_P(Hosts, CleanEndsAreNoLosses) {
+TEST_P_IN_THREE_ATTEMPTS(Hosts, CleanEndsAreNoLosses) {
   const int hosts = GetParam();
   expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {
     Rank self;

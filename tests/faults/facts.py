@@ -108,10 +108,14 @@ class Facts:
     def had_failed(self, rank, error):
         return rank is not None and any(other.when < error.when for other in errors_of(self.record, rank))
 
-    # Its call on another communicator failed during this one, which it entered too late, or not at all.
+    # Its call on another communicator failed during this one, which it entered too late, or not at all; or was under way when this one
+    # failed and the network was back: then there is no other side to be named any more.
     def was_elsewhere(self, rank, error):
-        return rank is not None and any(other.members is not None and error.began < other.when < error.when
-                                        for other in errors_of(self.record, rank))
+        until = self.record.fault_at + self.scenario.seconds
+        is_back = self.scenario.kind == "long-outage" and error.when > until
+        return rank is not None and any(
+            other.members is not None and other.began < error.when and error.began < other.when and (is_back or other.when < error.when)
+            for other in errors_of(self.record, rank))
 
     # It could not enter this call: its own creation, which the victim has given up, was yet to fail.
     def was_in_creation(self, rank, rest, error):

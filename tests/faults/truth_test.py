@@ -54,6 +54,16 @@ class CreationsThatAreCutOffTest(unittest.TestCase):
             found = judge(record(given, others | {1: errors(words, late - 0.1)}), SLACK)
             self.assertEqual(found == [], is_good, found)
 
+    def test_a_network_that_is_back_has_no_other_side(self):
+        text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
+        late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
+        for seconds, began, is_good in ((3.0, FAULT, True), (6.0, FAULT, False), (3.0, late, False)):
+            given = scenario("long-outage", victims=[1, 2], victim_hosts=[1, 2], phase="split", seconds=seconds)
+            lines = {0: errors(SILENT, late), 3: errors(SILENT, late), 1: errors(text, late - 0.1),
+                     2: errors(split, late + 0.1, began=began, call="split", members="0,2")}
+            found = [finding for finding in judge(record(given, lines), SLACK) if finding.kind == "culprit" and finding.rank == 1]
+            self.assertEqual(found == [], is_good, found)
+
 
 class FaultsThatMetNothingTest(unittest.TestCase):
     def test_a_limit_that_was_not_set(self):

@@ -11,6 +11,9 @@ import time
 
 import lab_case
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from attempts import InThreeAttempts  # noqa: E402
+
 RANK = os.path.abspath(sys.argv[1])
 TIMEOUT = 8
 REMOTE_ERROR, TIMED_OUT = 6, 8
@@ -104,7 +107,7 @@ class Rank:
         return self.process.pid
 
 
-class RankCase(lab_case.LabCase):
+class RankCase(InThreeAttempts, lab_case.LabCase):
     def start(self, mode="loop", argument=0, hosts=(0, 1, 2), left_out=(), modes=None, id_text="make", **variables):
         ranks = {}
         for rank, host in enumerate(hosts):
