@@ -233,5 +233,56 @@ TEST_IN_THREE_ATTEMPTS(ProcessesThatStand, AreNamedSoonAfterTheDeadline) {
   }
 }
 
+// Rank 5 dies, whose parent in the tree is rank 1. Rank 0, the top of the tree, is stopped and does not decide on what rank 1 tells of
+// that: one thread looks after both communicators of rank 1's process.
+TEST_IN_THREE_ATTEMPTS(AFailureThatIsNotDecided, HoldsUpNoOtherCommunicator) {
+  constexpr int kRanks = 6, kTop = 0, kParent = 1, kVictim = 5, kTimeoutMs = 2000;
+  if (gpus() < kRanks) GTEST_SKIP() << "needs " << kRanks << " GPUs, there are " << gpus();
+  Meeting meeting;
+  RankProcesses ranks(kRanks, [&](int rank, const trUniqueId& id) -> int {
+    meeting.leave_to_parent();
+    EXPECT_EQ(setenv("TREERING_TRANSPORTS", "cma", 1), 0);
+    DeviceRanks own({0, 1, 2, 3, 4, 5}, id, rank, by_kernels());
+    auto data = own.buffers(10);
+    if (rank != kParent) {
+      reached();
+      pause();
+    }
+    DeviceRanks others({2, 3}, kTimeoutMs, by_kernels());
+    auto of_others = others.buffers(10);
+    const auto reduce = [](const Buffer& buffer, trComm_t comm, trStream_t stream) {
+      return trAllReduce(buffer.data(), buffer.data(), 10, trInt32, trSum, comm, stream);
+    };
+    const auto state_of = [](trComm_t comm) {
+      trResult_t state = trSuccess;
+      EXPECT_EQ(trCommGetAsyncError(comm, &state), trSuccess);
+      return state;
+    };
+    const auto has_failed = [&](trComm_t comm) {
+      return state_of(comm) != trSuccess && state_of(comm) != trInProgress;
+    };
+    EXPECT_EQ(reduce(data[kParent], own.comm(kParent), own.stream(kParent)), trSuccess);
+    meeting.come();
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(reduce(of_others[0], others.comm(0), others.stream(0)), trSuccess);  // and rank 1 does not
+    EXPECT_TRUE(soon([&] { return has_failed(others.comm(0)); }));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(2 * kTimeoutMs));
+    EXPECT_EQ(state_of(others.comm(0)), trTimeout) << trGetLastError(others.comm(0));
+    EXPECT_FALSE(has_failed(own.comm(kParent))) << "too soon to hold up others: " << trGetLastError(own.comm(kParent));
+    EXPECT_TRUE(soon([&] { return has_failed(own.comm(kParent)); }));
+    const std::string text = trGetLastError(own.comm(kParent));
+    EXPECT_NE(text.find("rank " + std::to_string(kVictim) + " (pid "), std::string::npos) << text;
+    for (trComm_t* comm : {&own.comm(kParent), &others.comm(0), &others.comm(1)})
+      EXPECT_EQ(trCommAbort(std::exchange(*comm, nullptr)), trSuccess);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(ranks.wait_until_reached(rank, std::chrono::seconds(100)));
+  ranks.stop(kTop);
+  ASSERT_EQ(kill(ranks.pid(kVictim), SIGKILL), 0);
+  meeting.leave_to_parent();
+  const RankResult result = ranks.wait(kParent, std::chrono::seconds(100));
+  EXPECT_EQ(result.exit_code, 0) << "signal " << result.signal << ", " << result.output << "; errors are above";
+}
+
 }  // namespace
 }  // namespace treering::testing
