@@ -233,8 +233,8 @@ TEST_IN_THREE_ATTEMPTS(ProcessesThatStand, AreNamedSoonAfterTheDeadline) {
   }
 }
 
-// Rank 5 dies, whose parent in the tree is rank 1. Rank 0, the top of the tree, is stopped and does not decide on what rank 1 tells of
-// that: one thread looks after both communicators of rank 1's process.
+// Rank 5 dies, and its parent in the tree, rank 1, proposes a verdict. Rank 0, the top of the tree, is stopped and does not decide. One
+// thread looks after both communicators of rank 1's process.
 TEST_IN_THREE_ATTEMPTS(AFailureThatIsNotDecided, HoldsUpNoOtherCommunicator) {
   constexpr int kRanks = 6, kTop = 0, kParent = 1, kVictim = 5, kTimeoutMs = 2000;
   if (gpus() < kRanks) GTEST_SKIP() << "needs " << kRanks << " GPUs, there are " << gpus();
@@ -263,6 +263,9 @@ TEST_IN_THREE_ATTEMPTS(AFailureThatIsNotDecided, HoldsUpNoOtherCommunicator) {
     };
     EXPECT_EQ(reduce(data[kParent], own.comm(kParent), own.stream(kParent)), trSuccess);
     meeting.come();
+    int lost[kRanks] = {}, count = 0;
+    EXPECT_TRUE(soon([&] { return trCommGetLost(own.comm(kParent), lost, &count) == trSuccess && count > 0; }));
+    EXPECT_EQ(lost[0], kVictim);
     const auto begin = std::chrono::steady_clock::now();
     EXPECT_EQ(reduce(of_others[0], others.comm(0), others.stream(0)), trSuccess);  // and rank 1 does not
     EXPECT_TRUE(soon([&] { return has_failed(others.comm(0)); }));

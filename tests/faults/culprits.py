@@ -106,7 +106,7 @@ class Culprits:
                 continue
             if self._scenario.kind == "close-sockets" and base in victims:
                 continue  # it did it to itself
-            if self._facts.was_in_creation(base, rest, error):
+            if self._facts.was_in_creation(base, rest, error) or self._facts.is_behind_the_other_side(rank, rest):
                 continue  # that is so; the other side has to be named besides
             if not self._facts.is_of_the_other_side(rank, error) and f"{words} waits for" not in error.text:
                 yield f"it blames {words}, which is on its own side"

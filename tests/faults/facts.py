@@ -108,11 +108,10 @@ class Facts:
     def had_failed(self, rank, error):
         return rank is not None and any(other.when < error.when for other in errors_of(self.record, rank))
 
-    # Its call on another communicator failed during this one, which it entered too late, or not at all; or was under way when this one
-    # failed and the network was back: then there is no other side to be named any more.
+    # Its call on another communicator failed during this one, which it entered too late, or not at all. Or that call was under way when this
+    # one failed, and the network had been mended: the other side is not named, because it can be reached.
     def was_elsewhere(self, rank, error):
-        until = self.record.fault_at + self.scenario.seconds
-        is_back = self.scenario.kind == "long-outage" and error.when > until
+        is_back = 0 < self.record.passes_again_at < error.when
         return rank is not None and any(
             other.members is not None and other.began < error.when and error.began < other.when and (is_back or other.when < error.when)
             for other in errors_of(self.record, rank))
@@ -128,9 +127,17 @@ class Facts:
         speaker = self.base_rank(int(spoke[1] or spoke[2]), None, error.members) if spoke else None
         return speaker is not None and (speaker in self.scenario.victims) != (rank in self.scenario.victims)
 
+    def is_behind_the_other_side(self, rank, rest):
+        """It may live: it can be heard only through a process of the other side, which the words name."""
+        behind = re.match(r": cut off behind process \d+ \(pid \d+ on ([^\s,)]+)\), which does not answer; whether it lives is not known", rest)
+        return behind is not None and self._is_across(rank, behind[1])
+
+    def _is_across(self, rank, host):
+        cut = {self.record.names[victim] for victim in self.scenario.victim_hosts}
+        return (host in cut) != (self.host(rank) in cut)
+
     def names_other_host(self, rank, error):
         """A process without ranks, on the other side, through which the rank heard of all others."""
-        cut = {self.record.names[host] for host in self.scenario.victim_hosts}
         relays = re.findall(r"Answers (?:of others )?come through process \d+ \(pid \d+ on ([^\s,)]+)\): its process does not answer", error.text)
         relays += re.findall(r"process \d+ \(pid \d+ on ([^\s,)]+)\), through which .* hears of the others, has not passed it on", error.text)
-        return any((host in cut) != (self.host(rank) in cut) for host in relays)
+        return any(self._is_across(rank, host) for host in relays)

@@ -20,6 +20,7 @@ class Record:
     processes: list                   # group.Process
     fault_at: float = 0.0             # seconds of the monotonic clock; 0: there was none
     stop_at: float = 0.0              # when the ranks were told to stop; 0: they were not
+    passes_again_at: float = 0.0      # from then on the network passes everything again; 0: the fault lasted
     over_at: float = 0.0              # when the driver stopped waiting
     reset: int = 0                    # connections that the driver reset
     left_in_memory: list = dataclasses.field(default_factory=list)   # names in /dev/shm
@@ -153,6 +154,7 @@ class Run:
         if scenario.seconds:
             group.wait(self._is_over, self.record.fault_at + self._seconds_to_undo())
             self._hosts.restore()
+            self.record.passes_again_at = time.monotonic() + (CARRIER if self._takes_carrier() else 0)
             if scenario.kind == "stop-short":
                 for process in self._victims():
                     group.kill(process, signal.SIGCONT)

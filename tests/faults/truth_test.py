@@ -4,7 +4,7 @@
 import unittest
 
 from judge import judge
-from written import FAULT, HOSTS, SILENT, SLACK, TIMEOUT, errors, record, scenario
+from written import FAULT, HOSTS, SILENT, SLACK, TIMEOUT, errors, fine, record, scenario
 
 DESTROYED = "rank 1 (pid 1001 on b) destroyed its communicator in or before operation 7 (barrier)"
 BEHIND = "rank 1 (pid 1001 on b) was lost in or before operation 7: cut off behind process 2 (pid 1002 on c), which has ended"
@@ -54,14 +54,25 @@ class CreationsThatAreCutOffTest(unittest.TestCase):
             found = judge(record(given, others | {1: errors(words, late - 0.1)}), SLACK)
             self.assertEqual(found == [], is_good, found)
 
+    def test_one_that_can_be_heard_only_through_the_other_side_may_live(self):
+        given = scenario("drop-in", victims=[0], victim_hosts=[0])
+        for host, pid, is_good in (("a", 1000, True), ("c", 1002, False)):
+            text = (f"no progress within 4000 ms in operation 7 (barrier): rank 0 (pid 1000 on a): its process does not answer (4.4 s by now); rank 3 "
+                    f"(pid 1003 on d): cut off behind process 2 (pid {pid} on {host}), which does not answer; whether it lives is not known")
+            lines = {rank: errors(text, FAULT + TIMEOUT) for rank in (1, 2)} | {0: errors(SILENT, FAULT + TIMEOUT), 3: fine()}
+            found = [finding for finding in judge(record(given, lines), SLACK) if finding.kind == "culprit" and finding.rank == 1]
+            self.assertEqual(found == [], is_good, found)
+
     def test_a_network_that_is_back_has_no_other_side(self):
         text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
         late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
-        for seconds, began, is_good in ((3.0, FAULT, True), (6.0, FAULT, False), (3.0, late, False)):
-            given = scenario("long-outage", victims=[1, 2], victim_hosts=[1, 2], phase="split", seconds=seconds)
+        given = scenario("long-outage", victims=[1, 2], victim_hosts=[1, 2], phase="split")
+        for back_at, began, is_good in ((late - 0.2, FAULT, True), (0, FAULT, False), (late, FAULT, False), (late - 0.2, late, False)):
             lines = {0: errors(SILENT, late), 3: errors(SILENT, late), 1: errors(text, late - 0.1),
                      2: errors(split, late + 0.1, began=began, call="split", members="0,2")}
-            found = [finding for finding in judge(record(given, lines), SLACK) if finding.kind == "culprit" and finding.rank == 1]
+            run = record(given, lines)
+            run.passes_again_at = back_at
+            found = [finding for finding in judge(run, SLACK) if finding.kind == "culprit" and finding.rank == 1]
             self.assertEqual(found == [], is_good, found)
 
 

@@ -126,6 +126,25 @@ class Failures(RankCase):
                 finally:
                     self.lab.heal(ranks[victim].host)
 
+    def test_rank_that_ends_in_a_split(self):
+        for name in ("SIGKILL", "_exit"):
+            for victim in (2, 0):
+                with self.subTest(name, victim=victim):
+                    ranks = self.start("splits", modes={victim: "splits-until-told"})
+                    for rank in ranks.values():
+                        rank.wait_for("running")
+                    since = time.monotonic()
+                    if name == "SIGKILL":
+                        ranks[victim].process.kill()
+                    else:
+                        ranks[victim].tell()
+                    for rank in (rank for rank in ranks.values() if rank.rank != victim):
+                        when, code, text = rank.error(AT_ONCE + 15)
+                        self.assertLess(when - since, AT_ONCE, f"rank {rank.rank}: {text}")
+                        self.assertEqual(code, REMOTE_ERROR, text)
+                        self.expect_names(text, ranks[victim], operation=False)
+                        self.expect_clean_end(rank)
+
     def test_another_communicator_beside_one_that_fails(self):
         """One thread moves both: nothing that the failure needs may hold the other one up."""
         ranks = self.start("beside", hosts=(0, 0, 1), TREERING_TIMEOUT="4")

@@ -117,7 +117,7 @@ void split_until_failure(trComm_t comm) {
   for (int i = 0;; ++i) {
     trComm_t part = nullptr;
     const auto begin = Clock::now();
-    const trResult_t result = trCommSplit(comm, 0, rank, &part, nullptr);
+    const trResult_t result = trCommSplit(comm, 0, -rank, &part, nullptr);
     if (i == 2) std::printf("running\n");
     if (result == trSuccess) {
       CHECK(trCommDestroy(part));
@@ -372,7 +372,12 @@ int main(int argc, char** argv) {
   }
   if (mode == "loop") loop(comm, static_cast<size_t>(argument));
   if (mode == "beside") beside(comm);
-  if (mode == "splits") split_until_failure(comm);
+  if (mode == "splits-until-told")
+    std::thread([] {
+      (void)std::getchar();
+      _exit(0);
+    }).detach();
+  if (mode.starts_with("splits")) split_until_failure(comm);
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "lose") lose_and_go_on(comm, argument != 0);
   if (mode == "shrink") shrink(comm, argument);

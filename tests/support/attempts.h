@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <functional>
 
 #include "support/processes.h"
@@ -16,27 +17,43 @@
 namespace treering::testing {
 
 constexpr int kAttempts = 3;
-constexpr int kSkips = 77;
+// How the process of an attempt ends. Any other end is a failure of the test: a crash, an exception, what a sanitizer found.
+enum AttemptEnd { kHolds = 0, kFails = 41, kSkips = 77 };
+
+inline int end_of_attempt(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    std::printf("exception: %s\n", error.what());
+    return 1;
+  }
+  if (::testing::Test::IsSkipped()) return kSkips;
+  return ::testing::Test::HasFailure() ? kFails : kHolds;
+}
 
 // Runs `body` until none of its expectations fails, three times at most; the first two in processes of their own, so that what
 // fails there is printed and does not count. tests/run lists the attempts that failed at its end.
 inline void in_three_attempts(const std::function<void()>& body) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const pid_t parent = getpid();
   for (int attempt = 1; attempt < kAttempts; ++attempt) {
     std::fflush(nullptr);
     const pid_t child = fork_when_quiet();
     ASSERT_GE(child, 0);
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      body();
+      if (getppid() != parent) _exit(1);
+      const int end = end_of_attempt(body);
       std::fflush(nullptr);
-      if (::testing::Test::IsSkipped()) _exit(kSkips);
-      _exit(::testing::Test::HasFailure() ? 1 : 0);
+      _exit(end);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
-    if (WIFEXITED(status) && WEXITSTATUS(status) == kSkips) break;
+    const int end = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (end == kHolds) return;
+    if (end == kSkips) break;
+    ASSERT_EQ(end, kFails) << "attempt " << attempt << " ended with signal "
+                           << (WIFSIGNALED(status) ? WTERMSIG(status) : 0);
     std::printf("attempt %d of %d failed: %s.%s\n", attempt, kAttempts, test->test_suite_name(), test->name());
     std::fflush(nullptr);
   }
@@ -45,7 +62,7 @@ inline void in_three_attempts(const std::function<void()>& body) {
 
 }  // namespace treering::testing
 
-// TEST and TEST_P whose bodies run so. That of a TEST_P may use GetParam(), and no other member.
+// TEST and TEST_P in three attempts. The body of a TEST_P may use GetParam(), and no other member.
 #define TEST_IN_THREE_ATTEMPTS(suite, name)                                               \
   static void body_of_##suite##_##name();                                                 \
   TEST(suite, name) { ::treering::testing::in_three_attempts(body_of_##suite##_##name); } \

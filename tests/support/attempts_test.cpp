@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/attempts.h"
 
+#include <stdexcept>
 #include <string>
 
 #include "support/waiting.h"
@@ -30,29 +31,48 @@ TEST(InThreeAttempts, WhatFailsIsPrintedAndDoneAgain) {
       << text;
 }
 
-TEST(InThreeAttempts, TheLastOneCounts) {
-  const SharedNumber made;
+// How a test with such a body ends, in a process of its own.
+int end_of(const std::function<void()>& body) {
   ::testing::internal::CaptureStdout();
   const pid_t child = fork_when_quiet();
   if (child == 0) {
-    in_three_attempts([&] { EXPECT_EQ(++*made, 4); });
-    _exit(::testing::Test::HasFailure() ? 1 : 0);
+    _exit(end_of_attempt([&] { in_three_attempts(body); }));
   }
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(waitpid(child, &status, 0), child);
   ::testing::internal::GetCapturedStdout();
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  EXPECT_TRUE(WIFEXITED(status)) << status;
+  return WEXITSTATUS(status);
+}
+
+TEST(InThreeAttempts, TheLastOneCounts) {
+  const SharedNumber made;
+  EXPECT_EQ(end_of([&] { EXPECT_EQ(++*made, 4); }), kFails);
   EXPECT_EQ(*made, 3);
 }
 
-TEST(InThreeAttempts, OneThatEndsItsProcessHasFailed) {
-  const SharedNumber made;
-  const std::string text = printed_by([&] {
-    if (++*made == 1) abort();
-  });
-  EXPECT_EQ(*made, 2);
-  EXPECT_NE(text.find("attempt 1 of 3 failed: "), std::string::npos) << text;
+TEST(InThreeAttempts, OneThatEndsItsProcessIsTheLast) {
+  for (const std::function<void()>& end : {std::function<void()>([] { raise(SIGKILL); }), {[] { _exit(66); }}, {[] {
+                                             throw std::runtime_error("as it should");
+                                           }}}) {
+    const SharedNumber made;
+    const int how = end_of([&] {
+      ++*made;
+      end();
+    });
+    EXPECT_EQ(how, kFails);
+    EXPECT_EQ(*made, 1);
+  }
 }
+
+TEST(InThreeAttempts, OneThatIsSkippedIsSkipped) {
+  EXPECT_EQ(end_of([] { GTEST_SKIP() << "as it should"; }), kSkips);
+}
+
+class InThreeAttemptsEach : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Numbers, InThreeAttemptsEach, ::testing::Values(7));
+
+TEST_P_IN_THREE_ATTEMPTS(InThreeAttemptsEach, HasItsParameter) { EXPECT_EQ(GetParam(), 7); }
 
 }  // namespace
 }  // namespace treering::testing
