@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(SignalsAndSizes, RankThatEnds,
                                            std::pair{SIGSTOP, size_t{20'000}}, std::pair{SIGSTOP, size_t{3'000'000}}));
 
 // What a rank finds that was stopped for long may be a consequence, so it says how long it did not run.
-TEST_IN_THREE_ATTEMPTS(StoppedRank, SaysThatItWasItselfOverTcp) {
+TEST(StoppedRank, SaysThatItWasItselfOverTcp) {
   RankProcesses processes(3, [](int rank, const trUniqueId& id) {
     setenv("TREERING_TRANSPORTS", "tcp", 1);
     setenv("TREERING_HOSTID", ("host-" + std::to_string(rank)).c_str(), 1);

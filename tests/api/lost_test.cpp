@@ -81,7 +81,7 @@ TEST_IN_THREE_ATTEMPTS(Lost, SurvivorsGoOnByIt) {
 }
 
 // At the deadline; once it runs it is none.
-TEST_IN_THREE_ATTEMPTS(Lost, OneThatIsStoppedUntilItRuns) {
+TEST(Lost, OneThatIsStoppedUntilItRuns) {
   Gate done;
   RankProcesses processes(2, [&](int rank, const trUniqueId& id) {
     done.inherit();

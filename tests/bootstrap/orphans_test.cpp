@@ -89,7 +89,7 @@ TEST_P_IN_THREE_ATTEMPTS(RootEnds, ALateOrphanHearsTheVerdict) {
 }
 
 // Those who hang from a stopped one look for another parent a while after those who hung from the dead one.
-TEST_IN_THREE_ATTEMPTS(Orphans, OfStoppedProcessesHearTheSameVerdict) {
+TEST(Orphans, OfStoppedProcessesHearTheSameVerdict) {
   constexpr int kRanks = 7, kStopped[] = {1, 2};
   for (const int hosts : {1, kRanks}) {
     Gate gate;
@@ -120,7 +120,7 @@ TEST_IN_THREE_ATTEMPTS(Orphans, OfStoppedProcessesHearTheSameVerdict) {
 }
 
 // It answers again when the others have failed and left, before it has a place in the tree again.
-TEST_IN_THREE_ATTEMPTS(Untold, OneThatDidNotAnswerHearsTheVerdictOfThoseWhoEnd) {
+TEST(Untold, OneThatDidNotAnswerHearsTheVerdictOfThoseWhoEnd) {
   constexpr int kRanks = 3, kSilent = 0;
   Arrivals arrivals;
   RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Orphans, RelayEnds, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Stopped" : "Killed"; });
 
 // A rank ends together with it, and no other process can know of that end.
-TEST_P_IN_THREE_ATTEMPTS(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
+TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
   const bool stops = GetParam();          // or is killed
   for (const int victim : {1, kRanks}) {  // a parent of the others later, or a child
     SharedNumber done;
@@ -200,7 +200,7 @@ TEST_P_IN_THREE_ATTEMPTS(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
 }
 
 // The rendezvous root, which has ended and held no rank, is at no fault: the one that does not give its part is.
-TEST_IN_THREE_ATTEMPTS(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
+TEST(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
   constexpr int kTimeoutMs = 8000;  // more than the search for another parent
   Gate gate;
   RankProcesses processes(kRanks + 1, [&](int number, const trUniqueId& id) {
@@ -232,7 +232,7 @@ TEST_IN_THREE_ATTEMPTS(Orphans, OneThatGivesNoPartOfAnExchangeIsNamed) {
 }
 
 // It comes back to the tree, or to be another top of its own; no process takes it for dead, and it takes none for dead.
-TEST_IN_THREE_ATTEMPTS(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
+TEST(Orphans, OneThatIsStoppedWhenARelayEndsIsNotLost) {
   for (const int stopped : {1, kRanks}) {
     SharedNumber done;
     RankProcesses processes = below_relay([&](int number, Rank& self) {

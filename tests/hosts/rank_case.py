@@ -4,6 +4,7 @@
 The program is the first argument of the test.
 """
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from attempts import InThreeAttempts  # noqa: E402
 RANK = os.path.abspath(sys.argv[1])
 TIMEOUT = 8
 REMOTE_ERROR, TIMED_OUT = 6, 8
+CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, 66}  # 66: tests/run has sanitizers end so
 ESTABLISHED = "01"  # in /proc/net/tcp
 
 
@@ -148,7 +150,8 @@ class RankCase(InThreeAttempts, lab_case.LabCase):
         rank.process.stdin.close()
         if rank.process.poll() is None:
             rank.process.kill()
-        rank.process.wait()
+        if rank.process.wait() in CRASHES:
+            raise RuntimeError(f"rank {rank.rank} crashed, or a sanitizer ended it: {rank.process.returncode}\n{rank.text()}")
 
     def expect_one_verdict(self, ranks, since, limit, code=None, afterwards=None, met=True):
         """Every one of them returns an error within `limit` seconds, with the same text, which is returned; and ends."""

@@ -35,9 +35,7 @@ TEST(InThreeAttempts, WhatFailsIsPrintedAndDoneAgain) {
 int end_of(const std::function<void()>& body) {
   ::testing::internal::CaptureStdout();
   const pid_t child = fork_when_quiet();
-  if (child == 0) {
-    _exit(end_of_attempt([&] { in_three_attempts(body); }));
-  }
+  if (child == 0) _exit(end_of_attempt([&] { in_three_attempts(body); }));
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   ::testing::internal::GetCapturedStdout();
@@ -51,18 +49,40 @@ TEST(InThreeAttempts, TheLastOneCounts) {
   EXPECT_EQ(*made, 3);
 }
 
-TEST(InThreeAttempts, OneThatEndsItsProcessIsTheLast) {
-  for (const std::function<void()>& end : {std::function<void()>([] { raise(SIGKILL); }), {[] { _exit(66); }}, {[] {
-                                             throw std::runtime_error("as it should");
-                                           }}}) {
+// `crash` in the process of the test, and in that of a rank.
+void expect_no_other_attempt(const std::function<void()>& crash) {
+  for (const bool of_rank : {false, true}) {
     const SharedNumber made;
     const int how = end_of([&] {
       ++*made;
-      end();
+      if (!of_rank) return crash();
+      RankProcesses ranks(1, [&](int, const trUniqueId&) {
+        crash();
+        return 0;
+      });
+      EXPECT_EQ(ranks.wait(0).exit_code, 0);
     });
-    EXPECT_EQ(how, kFails);
-    EXPECT_EQ(*made, 1);
+    EXPECT_NE(how, kHolds);
+    EXPECT_EQ(*made, 1) << of_rank;
   }
+}
+
+TEST(InThreeAttempts, OneThatCrashesIsTheLast) {
+  expect_no_other_attempt([] { raise(SIGSEGV); });
+}
+
+TEST(InThreeAttempts, OneThatASanitizerEndsIsTheLast) {
+  expect_no_other_attempt([] { _exit(66); });
+}
+
+TEST(InThreeAttempts, OneThatThrowsIsTheLast) {
+  const SharedNumber made;
+  EXPECT_EQ(end_of([&] {
+              ++*made;
+              throw std::runtime_error("as it should");
+            }),
+            kFails);
+  EXPECT_EQ(*made, 1);
 }
 
 TEST(InThreeAttempts, OneThatIsSkippedIsSkipped) {

@@ -8,13 +8,15 @@ from attempts import InThreeAttempts
 
 
 def outcome_of(*results):
-    """The outcome of a test that succeeds, fails or is skipped by turns, how many turns are left, and what was printed."""
+    """The outcome of a test that succeeds, fails, raises or is skipped by turns, how many turns are left, and what was printed."""
     left = list(results)
 
     class Case(InThreeAttempts):
         def test(self):
             with self.subTest("a part"):
                 result = left.pop(0)
+                if result == "raise":
+                    raise RuntimeError("no expectation")
                 if result == "skip":
                     self.skipTest("for a reason")
                 self.assertTrue(result, "it was false")
@@ -40,6 +42,10 @@ class InThreeAttemptsTest(unittest.TestCase):
         result, left, printed = outcome_of(False, False, False)
         self.assertEqual((result.wasSuccessful(), left, len(result.failures)), (False, 0, 1))
         self.assertIn("attempt 2 of 3 failed: ", printed)
+
+    def test_one_that_raises_is_the_last(self):
+        result, left, _ = outcome_of("raise", True, True)
+        self.assertEqual((result.wasSuccessful(), left, len(result.errors)), (False, 2, 1))
 
     def test_one_that_is_skipped_is_skipped(self):
         result, left, _ = outcome_of("skip", False)

@@ -14,6 +14,8 @@
 namespace treering::testing {
 namespace {
 
+constexpr int kSanitizerExit = 66;  // tests/run sets it
+bool rank_crashed = false;
 int output_end = -1;
 int reached_end = -1;
 
@@ -41,7 +43,15 @@ int live(int rank, int ranks, int id_pipe[2], const RankProcesses::Body& body) {
   return body(rank, id);
 }
 
+bool is_crash(int status) {
+  if (WIFEXITED(status)) return WEXITSTATUS(status) == kSanitizerExit;
+  const int by = WTERMSIG(status);
+  return by == SIGSEGV || by == SIGABRT || by == SIGBUS || by == SIGFPE || by == SIGILL;
+}
+
 }  // namespace
+
+bool any_rank_crashed() { return rank_crashed; }
 
 pid_t fork_when_quiet() {
   const std::filesystem::path own = std::to_string(gettid());
@@ -139,6 +149,7 @@ RankResult RankProcesses::wait(int rank, std::chrono::seconds timeout) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   waited_[index] = true;
+  rank_crashed |= is_crash(status);
   RankResult result;
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);

@@ -49,6 +49,9 @@ class RankProcesses {
   std::vector<bool> waited_;
 };
 
+// Whether a rank that this process has waited for crashed, or was ended by a sanitizer: no stall of the machine does that.
+bool any_rank_crashed();
+
 // fork() once all other threads of this process sleep: the sanitizers of g++ 12 give a child their locks as they are, and the
 // library's thread may hold one.
 pid_t fork_when_quiet();
