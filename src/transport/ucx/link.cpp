@@ -239,19 +239,13 @@ void Link::settle() {
   if (owes()) send_owed();
 }
 
-// All links share what one call of progress() brings.
-void Link::serve_idle() {
-  if (served_at_ == hub_->progress_made()) hub_->progress();
-  served_at_ = hub_->progress_made();
-  settle();
-}
-
 bool Link::flush() {
   if (!is_good()) {
     poll();
     return !is_ending_;
   }
-  if (endpoint_.under_way() > 0 || owes()) poll();
+  // UCX is done with a message that it has copied, of which a part may still wait for room in a socket.
+  if (endpoint_.under_way() > 0 || owes() || hub_->is_due()) poll();
   return has_lost_peer_ || (endpoint_.under_way() == 0 && !owes());
 }
 

@@ -55,8 +55,6 @@ class Link final : public SendQueue {
   void settle();
 
   bool flush() override;
-  // UCX is done with a message that it has copied, of which a part may still wait for room in a socket.
-  void serve_idle() override;
   Status health() const override { return health_; }
   bool can_post(uint32_t channel);
   void post(uint32_t channel, const Message& message);
@@ -123,7 +121,6 @@ class Link final : public SendQueue {
   const uint32_t peer_;
   std::string name_;  // of the peer
   Endpoint endpoint_;
-  uint64_t served_at_ = 0;  // Hub::progress_made() when it was last served while the rank waited elsewhere
   std::vector<Channel> channels_;
   // By type, of what belongs to no channel.
   std::array<Note, kTypes> notes_;
