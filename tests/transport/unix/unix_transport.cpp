@@ -32,7 +32,7 @@ struct Hello {
 
 class UnixTransport final : public Transport, public IntroductionTaker {
  public:
-  explicit UnixTransport(TransportSetup setup) : setup_(std::move(setup)), names_(setup_.ranks) {
+  UnixTransport(TransportSetup setup, bool holds) : setup_(std::move(setup)), holds_(holds), names_(setup_.ranks) {
     listener_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     sockaddr_un address{};
     socklen_t length = sizeof(sa_family_t);
@@ -66,6 +66,7 @@ class UnixTransport final : public Transport, public IntroductionTaker {
     for (uint32_t channel = 0; channel < setup_.layout->channels; ++channel) {
       auto connection = std::make_unique<UnixConnection>(-1, setup_.own.staging(), "rank " + std::to_string(peer));
       connection->wake(setup_.waits);
+      if (holds_) connection->hold();
       awaited_[{peer, channel}] = connection.get();
       connection->set_progress([this] { connect_all(); });
       queue->add(connection.get());
@@ -130,6 +131,7 @@ class UnixTransport final : public Transport, public IntroductionTaker {
   }
 
   const TransportSetup setup_;
+  const bool holds_;
   int listener_ = -1;
   std::string name_;
   std::map<uint32_t, std::chrono::steady_clock::time_point> introduced_;
@@ -201,7 +203,7 @@ bool UnixConnection::flush() {
 void UnixConnection::append(const Header& header, const void* payload, size_t bytes) {
   out_.append(reinterpret_cast<const char*>(&header), sizeof header);
   if (bytes > 0) out_.append(static_cast<const char*>(payload), bytes);
-  send_queued();
+  if (!holds_) send_queued();
 }
 
 void UnixConnection::send_queued() {
@@ -213,7 +215,7 @@ void UnixConnection::send_queued() {
 }
 
 void UnixConnection::receive() {
-  send_queued();
+  if (!holds_) send_queued();
   char buffer[64 << 10];
   ssize_t got = -1;
   while (socket_ >= 0 && (got = recv(socket_, buffer, sizeof buffer, MSG_DONTWAIT)) > 0)
@@ -238,7 +240,9 @@ void UnixConnection::lose(const std::string& why) {
   if (health_.ok()) health_ = {trRemoteError, peer_name_ + " " + why};
 }
 
-std::unique_ptr<Transport> open_unix(const TransportSetup& setup) { return std::make_unique<UnixTransport>(setup); }
+std::unique_ptr<Transport> open_unix(const TransportSetup& setup) {
+  return std::make_unique<UnixTransport>(setup, false);
+}
 
 TransportRow unix_row() {
   TransportRow row{};
@@ -246,6 +250,15 @@ TransportRow unix_row() {
   row.wire_version = 1;
   row.scope = Scope::kHost;
   row.open = open_unix;
+  return row;
+}
+
+TransportRow held_unix_row() {
+  TransportRow row = unix_row();
+  row.scope = Scope::kAnywhere;
+  row.open = [](const TransportSetup& setup) -> std::unique_ptr<Transport> {
+    return std::make_unique<UnixTransport>(setup, true);
+  };
   return row;
 }
 

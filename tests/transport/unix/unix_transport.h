@@ -24,6 +24,8 @@ class UnixConnection final : public Connection {
       : socket_(socket), staging_(staging), peer_name_(std::move(peer_name)) {}
   ~UnixConnection() override;
   void take_socket(int socket);
+  // Only flush() sends, as where a kernel never has room at the time of a post.
+  void hold() { holds_ = true; }
   // Its socket ends the waits of this rank.
   void wake(std::shared_ptr<WaitSet> waits);
   // Called in every poll while there is no socket.
@@ -59,6 +61,7 @@ class UnixConnection final : public Connection {
   void lose(const std::string& why);
 
   int socket_;
+  bool holds_ = false;
   const std::byte* staging_;
   const std::string peer_name_;
   std::function<void()> progress_;
@@ -95,5 +98,7 @@ std::unique_ptr<Transport> open_unix(const TransportSetup& setup);
 
 // Its row of the table of transports.
 TransportRow unix_row();
+// The same between ranks that take themselves for those of several hosts, with connections that hold().
+TransportRow held_unix_row();
 
 }  // namespace treering::testing
