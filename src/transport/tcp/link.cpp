@@ -36,7 +36,7 @@ constexpr auto kDrainTimeout = std::chrono::seconds(10);
 // A link that waits in vain looks at the clock every so many times, and every so long at its streams.
 constexpr uint32_t kLookPeriod = 16;
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
-// One that has nothing to send, but messages that the peer may not have: every so many times that it is asked.
+// One that has nothing to send, but may have to (may_be_needed()): every so many times that it is asked.
 constexpr uint32_t kIdlePeriod = 64;
 
 class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
@@ -150,7 +150,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   bool flush() override {
     if (!sender_.pending() && !has_mail_.load(std::memory_order_relaxed)) {
-      if (!sender_.has_unacknowledged() || ++idle_ % kIdlePeriod != 0) return true;
+      if (!may_be_needed() || ++idle_ % kIdlePeriod != 0) return true;
       poll();
     }
     if (!health_.ok()) return false;
@@ -163,10 +163,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     return !sender_.pending();
   }
 
-  // A stream may have broken that carried what the peer has not acknowledged: this rank alone can send it again.
   void serve_idle() override {
     if (!health_.ok()) return;
-    if (!has_mail_.load(std::memory_order_relaxed) && !sender_.pending() && !sender_.has_unacknowledged()) return;
+    if (!has_mail_.load(std::memory_order_relaxed) && !sender_.pending() && !may_be_needed()) return;
     poll();
     look_at_streams();
   }
@@ -184,6 +183,11 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     inbox_.push_back(std::move(delivery));
     has_mail_.store(true, std::memory_order_release);
   }
+
+  // Though this rank neither sends nor waits for a message. A stream may have broken that carried what the peer has not
+  // acknowledged: this rank alone can send it again. And after a break the peer may send again what was popped here. No
+  // call waits for that, but the peer cannot go on before the kernels have room for all of it.
+  bool may_be_needed() const { return sender_.has_unacknowledged() || receiver_.has_resumed(); }
 
   void fail(const Status& status) {
     if (health_.ok()) health_ = {status.code(), fmt::format("TCP with {}: {}", options_.peer_name, status.message())};

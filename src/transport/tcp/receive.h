@@ -53,6 +53,8 @@ class TcpReceiver {
   // How the streams were through with the first message of the channel, which is there.
   const ArrivalSkew& skew(uint32_t channel) const;
   uint32_t popped(uint32_t channel) const { return channels_[channel].popped; }
+  // A stream has broken, or another has taken its place: what is here already may come again.
+  bool has_resumed() const { return resumed_; }
   // Whether something came again that was popped, since the last question.
   bool take_repeated() { return std::exchange(repeated_, false); }
   // Bytes from all streams.

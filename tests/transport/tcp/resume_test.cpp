@@ -375,6 +375,26 @@ TEST(TcpResume, WhatWasTakenIsSentThoughTheReceiverHasLeft) {
         }
 }
 
+// The streams break once a large message is popped, and the news of that is lost with them: the message is sent again. Its
+// receiver waits for something else by then, and its sender for room.
+TEST(TcpResume, WhatWasPoppedAndIsSentAgainIsReadByARankThatWaitsForSomethingElse) {
+  BreakablePair pair(1, TcpZeroCopy::kNever, 8192);
+  Transfer transfer(&pair, 0, 0, 300'000);
+  Linked &sender = pair.at(0), &receiver = pair.at(1);
+  ASSERT_TRUE(transfer.post());
+  ASSERT_TRUE(eventually([&] {
+    (void)sender.flushed();
+    return transfer.receive();
+  }));
+  ASSERT_TRUE(pair.break_stream(0, 1, 0, Break::kReset) && pair.break_stream(1, 0, 0, Break::kReset));
+  const size_t opened = pair.opened();
+  ASSERT_TRUE(eventually([&] { return (void)sender.flushed(), pair.opened() == opened + 2; })) << pair.opened();
+  EXPECT_TRUE(eventually([&] {
+    (void)receiver.flushed();
+    return sender.flushed() && sender->has_released(1);
+  })) << sender->health().message();
+}
+
 // Also after it has failed, for the one that judges that.
 TEST(TcpResume, ALinkTellsSinceWhenItsConnectionIsAway) {
   constexpr milliseconds kDeadline(800);
