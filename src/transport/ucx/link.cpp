@@ -21,6 +21,9 @@ constexpr auto kOpenedWithin = std::chrono::milliseconds(300);
 // A rank that looks answers a farewell at once.
 constexpr auto kAnswersWithin = std::chrono::milliseconds(50);
 
+// Messages that may be larger than the room in their socket. Smaller ones find none where dozens are under way.
+constexpr uint32_t kPushedBytes = 4096;
+
 constexpr size_t index_of(Type type) { return static_cast<size_t>(type); }
 
 }  // namespace
@@ -61,6 +64,7 @@ ucs_status_t Link::arrive(const Header& header, void* data, size_t length, uint6
     case Type::kMessage:
       return take_message(header, data, length, attributes);
     case Type::kCredit:
+    case Type::kPush:
       return UCS_OK;
     case Type::kHello:
       // This rank's own goes before: the peer looks no more once it has the answer.
@@ -221,6 +225,7 @@ void Link::post(uint32_t index, const Message& message) {
   }
   header.has_payload = payload != nullptr && message.bytes > 0;
   channel.incoming.told();
+  wants_push_ |= header.has_payload != 0 && message.bytes > kPushedBytes;
   endpoint_.send(&outgoing.note, header.has_payload != 0 ? payload : nullptr,
                  header.has_payload != 0 ? message.bytes : 0);
 }
@@ -244,9 +249,18 @@ bool Link::flush() {
     poll();
     return !is_ending_;
   }
-  // UCX is done with a message that it has copied, of which a part may still wait for room in a socket.
   if (endpoint_.under_way() > 0 || owes() || hub_->is_due()) poll();
+  if (wants_push_ && endpoint_.under_way() == 0 && is_good()) push();
   return has_lost_peer_ || (endpoint_.under_way() == 0 && !owes());
+}
+
+// UCX is done with a message that it has copied, of which a part may still wait for room in a socket. It takes the next
+// message when that part has left.
+void Link::push() {
+  wants_push_ = false;
+  if (has_left()) return;
+  owed_[index_of(Type::kPush)] = true;
+  send_owed();
 }
 
 bool Link::can_post(uint32_t index) {

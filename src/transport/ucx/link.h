@@ -110,6 +110,7 @@ class Link final : public SendQueue {
   bool has_left() const;
   bool owes() const;
   void poll();
+  void push();
   void address(Header* header, Type type) const;
   void send_owed();
   void send_credits();
@@ -126,6 +127,7 @@ class Link final : public SendQueue {
   std::array<Note, kTypes> notes_;
   std::array<bool, kTypes> owed_{}, told_{}, came_{};  // to the peer; from it
   bool owes_credits_ = false;
+  bool wants_push_ = false;  // a large message was posted since the last
   bool is_started_ = false, is_ending_ = false;
   bool may_open_ = true;        // the endpoint: once
   bool has_lost_peer_ = false;  // ... which has left: nothing is sent any more

@@ -22,7 +22,7 @@ namespace treering::ucx {
 
 static_assert(std::endian::native == std::endian::little, "headers are sent as they lie in memory");
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr unsigned kActiveMessage = 0;  // the number of ours
 
 enum class Type : uint8_t {
@@ -32,8 +32,9 @@ enum class Type : uint8_t {
   kHelloHeard,  // ... and its sender has heard the receiver
   kBye,         // the last of a rank that leaves
   kByeHeard,    // its sender has all that came before
+  kPush,        // nothing: once UCX has taken it, all that went before has left the process (Link::flush)
 };
-inline constexpr size_t kTypes = 7;  // with 0
+inline constexpr size_t kTypes = 8;  // with 0
 
 struct Header {
   uint64_t key = 0;    // of the receiver, as its info gave it: not what was meant for another process
