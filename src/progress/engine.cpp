@@ -13,6 +13,7 @@
 #include <new>
 #include <thread>
 
+#include "communicator/idle_links.h"
 #include "core/background_thread.h"
 
 namespace treering {
@@ -363,6 +364,8 @@ void Engine::loop() {
       backoff.reset();
     else
       backoff.pause();
+    if (batch_.empty())
+      IdleLinks::serve();  // what the tasks wait for may depend on them; an operation's step serves them
     lock.lock();
   }
 }

@@ -93,6 +93,10 @@ class PacedQueue final : public SendQueue {
     for (PacedConnection* connection : connections_) flushed &= connection->send_due();
     return (inner_ == nullptr || inner_->flush()) && flushed;
   }
+  void serve_idle() override {
+    for (PacedConnection* connection : connections_) (void)connection->send_due();
+    if (inner_ != nullptr) inner_->serve_idle();
+  }
   Status health() const override { return connections_.empty() ? Status() : connections_[0]->health(); }
   std::optional<std::chrono::steady_clock::time_point> away_since() const override {
     return inner_ == nullptr ? std::nullopt : inner_->away_since();

@@ -422,7 +422,8 @@ TEST(Stream, FailureNamesEveryAddress) {
   EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
-// Ranks leave in any order and their processes end at once: no rank is reported as lost.
+// Ranks leave in any order and their processes end at once: no rank is reported as lost, or as silent, which one is that
+// stands still for seconds.
 TEST_P_IN_THREE_ATTEMPTS(Hosts, CleanEndsAreNoLosses) {
   const int hosts = GetParam();
   expect_all_succeed(12, [hosts](int rank, const trUniqueId& id) {

@@ -20,7 +20,7 @@ class Record:
     processes: list                   # group.Process
     fault_at: float = 0.0             # seconds of the monotonic clock; 0: there was none
     stop_at: float = 0.0              # when the ranks were told to stop; 0: they were not
-    passes_again_at: float = 0.0      # from then on the network passes everything again; 0: the fault lasted
+    passes_again_at: float = 0.0      # from then on the network passes everything again; 0: it did not, or the fault was another
     over_at: float = 0.0              # when the driver stopped waiting
     reset: int = 0                    # connections that the driver reset
     left_in_memory: list = dataclasses.field(default_factory=list)   # names in /dev/shm

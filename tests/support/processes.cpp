@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 namespace treering::testing {
 namespace {
 
 constexpr int kSanitizerExit = 66;  // tests/run sets it
+constexpr int kException = 95;
 bool rank_crashed = false;
 int output_end = -1;
 int reached_end = -1;
@@ -44,14 +46,14 @@ int live(int rank, int ranks, int id_pipe[2], const RankProcesses::Body& body) {
 }
 
 bool is_crash(int status) {
-  if (WIFEXITED(status)) return WEXITSTATUS(status) == kSanitizerExit;
+  if (WIFEXITED(status)) return WEXITSTATUS(status) == kSanitizerExit || WEXITSTATUS(status) == kException;
   const int by = WTERMSIG(status);
   return by == SIGSEGV || by == SIGABRT || by == SIGBUS || by == SIGFPE || by == SIGILL;
 }
 
 }  // namespace
 
-bool any_rank_crashed() { return rank_crashed; }
+bool any_rank_crashed() { return std::exchange(rank_crashed, false); }
 
 pid_t fork_when_quiet() {
   const std::filesystem::path own = std::to_string(gettid());
@@ -90,7 +92,7 @@ RankProcesses::RankProcesses(int ranks, const Body& body) : waited_(static_cast<
       close(mark[0]);
       output_end = output[1];
       reached_end = mark[1];
-      int code = 95;
+      int code = kException;
       try {
         code = live(rank, ranks, id_pipe, body);
       } catch (const std::exception& error) {
@@ -113,7 +115,9 @@ RankProcesses::~RankProcesses() {
   for (size_t rank = 0; rank < pids_.size(); ++rank) {
     if (!waited_[rank]) {
       kill(pids_[rank], SIGKILL);
-      waitpid(pids_[rank], nullptr, 0);
+      int status = 0;
+      waitpid(pids_[rank], &status, 0);
+      rank_crashed |= is_crash(status);
     }
     close(outputs_[rank]);
     close(reached_[rank]);

@@ -49,7 +49,8 @@ class RankProcesses {
   std::vector<bool> waited_;
 };
 
-// Whether a rank that this process has waited for crashed, or was ended by a sanitizer: no stall of the machine does that.
+// Whether a rank that this process has ended or waited for since the last question crashed, threw an exception, or was ended
+// by a sanitizer: no stall of the machine does that.
 bool any_rank_crashed();
 
 // fork() once all other threads of this process sleep: the sanitizers of g++ 12 give a child their locks as they are, and the

@@ -36,8 +36,8 @@ constexpr auto kDrainTimeout = std::chrono::seconds(10);
 // A link that waits in vain looks at the clock every so many times, and every so long at its streams.
 constexpr uint32_t kLookPeriod = 16;
 constexpr auto kLookEvery = std::chrono::milliseconds(20);
-// One that has nothing to send, but may have to (may_be_needed()): every so many times that it is asked.
-constexpr uint32_t kIdlePeriod = 64;
+// One that need not read reads all the same, every so many times that it is asked: the peer may wait for that.
+constexpr uint32_t kReadPeriod = 64;
 
 class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
  public:
@@ -150,13 +150,14 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
 
   bool flush() override {
     if (!sender_.pending() && !has_mail_.load(std::memory_order_relaxed)) {
-      if (!may_be_needed() || ++idle_ % kIdlePeriod != 0) return true;
+      if (!health_.ok() || !may_be_needed() || ++flushes_ % kReadPeriod != 0) return true;
       poll();
     }
     if (!health_.ok()) return false;
     look_after_streams();
     // What the peer's kernel has no room for stays in this rank's memory: two ranks that wait for that must both read.
-    if (sender_.sends_in_place() || is_waiting_for_stream())
+    // After a break both may have what the other waits for: room, or the news that all has been popped.
+    if (sender_.sends_in_place() || is_waiting_for_stream() || ++flushes_ % kReadPeriod == 0)
       poll();
     else
       send_pending();
@@ -434,7 +435,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint64_t received_ = 0;      // at silent_
   Clock::time_point heard_{};  // the look that found that something had come
   uint64_t heard_bytes_ = 0;   // ... by then
-  uint32_t vain_ = 0, idle_ = 0;
+  uint32_t vain_ = 0, flushes_ = 0;
   bool abandoned_ = false;
 
   std::atomic<bool> departed_{false};

@@ -73,7 +73,8 @@ class Hub : public std::enable_shared_from_this<Hub> {
   void progress();
   // Until nothing comes any more.
   void drain();
-  // Whether a rank that waits for something else is to call progress(): true once in kProgressesEvery, for one of the links.
+  // Whether a rank that waits for something else is to call progress(), asked for each link in turn: where nothing else has
+  // called it for kProgressesEvery.
   bool is_due();
   uint64_t progress_made() const { return progress_made_; }
   // The link has something to tell its peer once the worker has progressed.
@@ -94,6 +95,9 @@ class Hub : public std::enable_shared_from_this<Hub> {
   std::vector<std::atomic<bool>> departed_;
   std::unique_ptr<Worker> worker_;  // ends before the links, whose memory it writes into
   uint64_t progress_made_ = 1;
+  // What is_due() knows.
+  uint32_t asked_ = 0;
+  uint64_t seen_ = 0;  // progress_made_
   Clock::time_point due_{};
   bool any_owes_ = false, has_warned_ = false, is_stopped_ = false;
   // Once is_stopped_: the last look, and how long UCX had for its end.

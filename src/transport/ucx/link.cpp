@@ -249,6 +249,7 @@ bool Link::flush() {
     poll();
     return !is_ending_;
   }
+  // A peer may wait until this rank reads, though it waits for something else. And small messages may have found no room.
   if (endpoint_.under_way() > 0 || owes() || hub_->is_due()) poll();
   if (wants_push_ && endpoint_.under_way() == 0 && is_good()) push();
   return has_lost_peer_ || (endpoint_.under_way() == 0 && !owes());
@@ -258,7 +259,9 @@ bool Link::flush() {
 // message when that part has left.
 void Link::push() {
   wants_push_ = false;
-  if (has_left()) return;
+  hub_->drain();  // as pop() does: the peer may have said that it leaves
+  settle();
+  if (!is_good() || has_left()) return;
   owed_[index_of(Type::kPush)] = true;
   send_owed();
 }
