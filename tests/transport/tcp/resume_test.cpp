@@ -395,30 +395,6 @@ TEST(TcpResume, WhatWasPoppedAndIsSentAgainIsReadByARankThatWaitsForSomethingEls
   })) << sender->health().message();
 }
 
-// The same both ways: each waits until the other has read what it has popped before.
-TEST(TcpResume, WhatBothHavePoppedAndSendAgainIsReadByBoth) {
-  BreakablePair pair(1, TcpZeroCopy::kNever, 8192);
-  Transfer there(&pair, 0, 0, 300'000), back(&pair, 1, 0, 300'000);
-  ASSERT_TRUE(there.post() && back.post());
-  ASSERT_TRUE(eventually([&] {
-    for (const int side : {0, 1}) (void)pair.at(side).flushed();
-    return there.receiver()->front() != nullptr && back.receiver()->front() != nullptr;
-  }));
-  ASSERT_TRUE(there.receive() && back.receive());
-  for (const int side : {0, 1})
-    for (const uint32_t index : {0u, 1u}) (void)pair.break_stream(side, index, side, Break::kReset);
-  const size_t opened = pair.opened();
-  ASSERT_TRUE(eventually([&] {
-    for (const int side : {0, 1}) (void)pair.at(side).flushed();
-    return pair.opened() >= opened + 2;
-  })) << pair.opened();
-  EXPECT_TRUE(eventually([&] {
-    bool all = true;
-    for (const int side : {0, 1}) all &= pair.at(side).flushed() && pair.at(side)->has_released(1);
-    return all;
-  })) << there.health();
-}
-
 // Also after it has failed, for the one that judges that.
 TEST(TcpResume, ALinkTellsSinceWhenItsConnectionIsAway) {
   constexpr milliseconds kDeadline(800);
