@@ -21,31 +21,31 @@ namespace {
 constexpr int kRanks = 4;
 constexpr size_t kMost = 300'000;  // elements of a rank: more than are under way at once
 
-// Where ranks meet outside of the library: one that waits here sends nothing on.
-class Meeting {
+// A barrier outside of the library: a rank that waits here sends nothing on.
+class OuterBarrier {
  public:
-  bool meet() {
+  bool arrive_and_wait() {
     ++*arrived_;
-    ++meetings_;
-    return soon([this] { return *arrived_ >= meetings_ * kRanks; }, std::chrono::seconds(30));
+    ++phase_;
+    return soon([this] { return *arrived_ >= phase_ * kRanks; }, std::chrono::seconds(30));
   }
 
  private:
   SharedNumber arrived_;
-  int meetings_ = 0;  // of this rank
+  int phase_ = 0;  // of this rank
 };
 
 using Calls = std::vector<std::function<trResult_t()>>;
 
-trResult_t run(const Calls& calls, Meeting* meeting) {
+trResult_t run(const Calls& calls, OuterBarrier* barrier) {
   for (const auto& call : calls) {
     if (const trResult_t result = call(); result != trSuccess) return result;
-    if (!meeting->meet()) return trTimeout;
+    if (!barrier->arrive_and_wait()) return trTimeout;
   }
   return trSuccess;
 }
 
-trResult_t run_collectives(size_t count, trComm_t comm, trStream_t stream, Meeting* meeting) {
+trResult_t run_collectives(size_t count, trComm_t comm, trStream_t stream, OuterBarrier* barrier) {
   std::vector<float> own(kRanks * count, 1), all(kRanks * count);
   const std::vector<size_t> counts(kRanks, count);
   const void* const in = own.data();
@@ -67,12 +67,12 @@ trResult_t run_collectives(size_t count, trComm_t comm, trStream_t stream, Meeti
       },
       [&] { return waited(trAllReduce(in, out, count, trFloat32, trSum, comm, stream)); },
   };
-  if (const trResult_t result = run(calls, meeting); result != trSuccess) return result;
+  if (const trResult_t result = run(calls, barrier); result != trSuccess) return result;
   return all[0] == kRanks && all[count - 1] == kRanks ? trSuccess : trInternalError;
 }
 
 // Around the ring, and a rank of the other host by a group.
-trResult_t run_transfers(int rank, size_t count, trComm_t comm, Meeting* meeting) {
+trResult_t run_transfers(int rank, size_t count, trComm_t comm, OuterBarrier* barrier) {
   std::vector<float> out(count, static_cast<float>(rank)), in(count), across(count);
   const int next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks, opposite = (rank + 2) % kRanks;
   const Calls calls = {
@@ -84,23 +84,23 @@ trResult_t run_transfers(int rank, size_t count, trComm_t comm, Meeting* meeting
         return trGroupEnd();
       },
   };
-  if (const trResult_t result = run(calls, meeting); result != trSuccess) return result;
+  if (const trResult_t result = run(calls, barrier); result != trSuccess) return result;
   const bool right = in.back() == static_cast<float>(previous) && across.back() == static_cast<float>(opposite);
   return right ? trSuccess : trInternalError;
 }
 
-int run_all(int rank, const trUniqueId& id, Meeting* meeting) {
+int run_all(int rank, const trUniqueId& id, OuterBarrier* barrier) {
   setenv("TREERING_HOSTID", ("host" + std::to_string(rank / 2)).c_str(), 1);
   trConfig_t config = config_with_timeout(20'000);
   trComm_t comm = nullptr, other = nullptr;
   TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
-  if (!meeting->meet()) return say("the others do not end their creation"), 101;
+  if (!barrier->arrive_and_wait()) return say("the others do not end their creation"), 101;
   trStream_t stream = nullptr;
   TR_CHECK(trStreamCreate(&stream));
   for (const size_t count : {size_t{1}, size_t{2'000}, kMost}) {
-    TR_CHECK(run_collectives(count, comm, nullptr, meeting));
-    TR_CHECK(run_collectives(count, comm, stream, meeting));
-    TR_CHECK(run_transfers(rank, count, comm, meeting));
+    TR_CHECK(run_collectives(count, comm, nullptr, barrier));
+    TR_CHECK(run_collectives(count, comm, stream, barrier));
+    TR_CHECK(run_transfers(rank, count, comm, barrier));
   }
   TR_CHECK(trStreamDestroy(stream));
 
@@ -111,8 +111,8 @@ int run_all(int rank, const trUniqueId& id, Meeting* meeting) {
       [&] { return trCommShrink(comm, &none, 0, &other, nullptr, 0); },
   };
   for (const auto& make : makers) {
-    TR_CHECK(run({make}, meeting));
-    TR_CHECK(run_collectives(2'000, other, nullptr, meeting));
+    TR_CHECK(run({make}, barrier));
+    TR_CHECK(run_collectives(2'000, other, nullptr, barrier));
     TR_CHECK(trCommFinalize(other));
     TR_CHECK(trCommDestroy(other));
   }
@@ -123,8 +123,8 @@ int run_all(int rank, const trUniqueId& id, Meeting* meeting) {
 TEST(HeldMessages, AreSentByEveryWaitAndLeftByNoCall) {
   add_transport(held_unix_row());
   setenv("TREERING_TRANSPORTS", "unix,shm", 1);
-  Meeting meeting;
-  expect_all_succeed(kRanks, [&](int rank, const trUniqueId& id) { return run_all(rank, id, &meeting); });
+  OuterBarrier barrier;
+  expect_all_succeed(kRanks, [&](int rank, const trUniqueId& id) { return run_all(rank, id, &barrier); });
 }
 
 }  // namespace
