@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -187,6 +188,18 @@ struct Seen {
     return this->*field;
   }
 };
+
+// Ends every connection of this process, and none of its listeners.
+inline int shut_connections_down() {
+  int count = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    count += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  return count;
+}
 
 inline void pretend_hosts(int process, int hosts) {
   std::string host = "h";

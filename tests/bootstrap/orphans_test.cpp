@@ -9,6 +9,7 @@
 
 #include "bootstrap/jobs.h"
 #include "support/attempts.h"
+#include "support/descriptor_limit.h"
 #include "support/log_file.h"
 
 namespace treering::testing {
@@ -196,6 +197,29 @@ TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
       EXPECT_EQ(result.exit_code, 0) << "victim " << victim << ": " << result.output;
       EXPECT_NE(result.output.find("nothing listens at its addresses any more"), std::string::npos) << result.output;
     }
+  }
+}
+
+// The first rank after the relay loses its connection to it and can make none for a moment: the tree parts, with the
+// relay at the top of the other part.
+TEST(Relay, ThatCouldNotBeReachedForAMomentIsFoundAgain) {
+  SharedNumber done;
+  RankProcesses processes = below_relay([&](int number, Rank& self) {
+    if (number == 1) {
+      JOB_EXPECT(limit_descriptors(3));
+      JOB_EXPECT(shut_connections_down() > 0);
+      JOB_EXPECT(soon([&] { return self.membership->heard_through().empty(); }));  // it is a top
+      allow_descriptors();
+      JOB_EXPECT(all_answer(self.membership.get(), {1, 2}));
+      ++*done;
+    }
+    JOB_EXPECT(soon([&] { return *done == 1; }, seconds(60)));
+    JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+    return 0;
+  });
+  for (int number = 1; number <= kRanks; ++number) {
+    const RankResult result = processes.wait(number);
+    EXPECT_EQ(result.exit_code, 0) << "rank " << number - 1 << ": " << result.output;
   }
 }
 

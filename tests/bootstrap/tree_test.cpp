@@ -48,18 +48,6 @@ TEST_P(Hosts, OneVerdictReachesAllOnce) {
   EXPECT_EQ(verdicts.size(), 1u) << "the first of several is everybody's";
 }
 
-// Ends every connection of this process, and none of its listeners.
-int shut_connections_down() {
-  int count = 0;
-  for (int fd = 3; fd < 1024; ++fd) {
-    sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-    count += shutdown(fd, SHUT_RDWR) == 0;
-  }
-  return count;
-}
-
 // The process lives, so no rank takes it for dead. The tree is whole again afterwards: a verdict reaches all.
 TEST_P(Hosts, AConnectionThatBreaksIsNoDeath) {
   constexpr int kRanks = 7;

@@ -100,7 +100,10 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
 FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, Clock::time_point now) {
   const auto broken = broken_.find(process);
   const bool is_broken = broken != broken_.end();
-  if (!is_broken && answer == Answer::kListens && is_unreached(process, now)) return {.next = Next::kAttach};
+  if (!is_broken && answer == Answer::kListens) {
+    const std::vector<uint32_t> all = unreached(now);
+    if (std::binary_search(all.begin(), all.end(), process)) return {.next = Next::kAttach};
+  }
   if (!is_broken && answer == Answer::kRefuses && tree_.has_left(process)) gone_.insert(process);
   if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
@@ -209,21 +212,34 @@ uint32_t FailureDetector::other_part(Clock::time_point now) const {
   return kNobody;
 }
 
-bool FailureDetector::is_unreached(uint32_t process, Clock::time_point now) const {
-  const bool has_left = tree_.has_left(process) && (tree_.holds_ranks(process) || gone_.count(process) != 0);
-  return tree_.is_top() && process < tree_.own() && is_silent(process) && !has_left && !tree_.is_child(process) &&
-         cut_at(process, now) != tree_.own();
+// Whether some ranks may hang from another top.
+bool FailureDetector::lacks_ranks(Clock::time_point now) const {
+  for (uint32_t process = 0; process < tree_.size(); ++process) {
+    if (process == tree_.own() || is_lost(process) || tree_.has_left(process)) continue;
+    if (!tree_.is_child(process) && cut_at(process, now) != tree_.own()) return true;
+  }
+  return false;
+}
+
+// A relay is needed for those that hang from it. It seems gone where something refused a connection for a moment.
+std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
+  std::vector<uint32_t> all;
+  if (!tree_.is_top()) return all;
+  const bool needs_relays = !gone_.empty() && lacks_ranks(now);
+  for (uint32_t process = 0; process < tree_.own() && process < tree_.size(); ++process) {
+    const bool seems_gone = gone_.count(process) != 0;
+    const bool has_left = tree_.has_left(process) && tree_.holds_ranks(process);
+    if (seems_gone ? !needs_relays : !is_silent(process) || has_left) continue;
+    if (!tree_.is_child(process) && cut_at(process, now) != tree_.own()) all.push_back(process);
+  }
+  return all;
 }
 
 std::optional<uint32_t> FailureDetector::next_unreached(Clock::time_point now) {
-  std::optional<uint32_t> first;
-  for (const auto& [process, entry] : silent_) {
-    if (!is_unreached(process, now)) continue;
-    if (process > last_unreached_) return last_unreached_ = process;
-    if (!first) first = process;
-  }
-  if (first) last_unreached_ = *first;
-  return first;
+  const std::vector<uint32_t> all = unreached(now);
+  if (all.empty()) return {};
+  const auto next = std::upper_bound(all.begin(), all.end(), last_unreached_);
+  return last_unreached_ = next == all.end() ? all.front() : *next;
 }
 
 // Since when its children are on their way to another parent; the least time: they are not.
@@ -268,9 +284,7 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Cloc
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
   if (!running || !tree_.is_top()) return true;
-  const bool reaches_all =
-      std::none_of(silent_.begin(), silent_.end(), [&](const auto& silent) { return is_unreached(silent.first, now); });
-  return reaches_all && other_part(now) == kNobody && below_gone_relays().empty();
+  return unreached(now).empty() && other_part(now) == kNobody && below_gone_relays().empty();
 }
 
 }  // namespace treering

@@ -111,8 +111,8 @@ class FailureDetector {
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
-  // A silent process with a lower number, which may have a top of its own; each in turn. Once it listens, by another way
-  // than that on which it fell silent, this top attaches to it.
+  // A process with a lower number which may have a top of its own: it is silent, or a relay that seems gone while ranks
+  // are missing; each in turn. Once it listens, this top attaches to it.
   std::optional<uint32_t> next_unreached(Clock::time_point now);
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
@@ -129,7 +129,8 @@ class FailureDetector {
 
  private:
   std::vector<uint32_t> below_gone_relays() const;
-  bool is_unreached(uint32_t process, Clock::time_point now) const;
+  bool lacks_ranks(Clock::time_point now) const;
+  std::vector<uint32_t> unreached(Clock::time_point now) const;
   Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                Clock::time_point verdict_at) const;
 

@@ -38,7 +38,29 @@ TEST(Parts, ATopAttachesToASilentProcessOfALowerNumberOnceThatListens) {
   detector.take_heard(1);
   EXPECT_EQ(detector.next_unreached(kNow), 0u);
   EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "a relay that has gone is needed no more";
+  EXPECT_EQ(detector.next_unreached(kNow), 0u) << "something may have refused in its place";
+  for (uint32_t process : {1, 4}) detector.tree->add_child(process);
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "a relay from which none hangs is needed no more";
+}
+
+TEST(Parts, ATopAttachesToARelayThatRefusedForAMoment) {
+  const Numbers parents = {kNobody, 0, 0, 1}, processes = {1, 2, 3};  // process 0 holds no rank
+  Detector detector(1, parents, processes);
+  detector.tree->become_top();
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kNothing);
+  detector.relay_is_gone(0);
+  EXPECT_EQ(detector.next_unreached(kNow), 0u);
+  EXPECT_FALSE(detector.is_idle(true, kNow));
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kAttach);
+  detector.tree->rank_left(1);  // of process 2
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt);
+  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kNothing);
+}
+
+TEST(Parts, ARelayOfAHigherNumberComesItself) {
+  Detector detector(1, {kNobody, kNobody, kNobody, 2}, {1, 3});  // processes 0 and 2 hold no rank
+  detector.relay_is_gone(2);
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt);
 }
 
 TEST(Parts, ASilentProcessWhoseRanksHaveLeftIsNotLookedFor) {
