@@ -17,14 +17,15 @@ namespace {
 // The error of a value that a variable does not take: what it takes, and an example.
 Status refused(const char* variable, const std::string& text);
 
-// Parses a number in [low, high] and multiplies it by `scale`; what is not scaled is a whole number.
+// Parses a number in [low, high] and multiplies it by `scale`; what is not scaled is a whole number. A small part of a
+// unit does not become 0, which means none.
 Status parse_integer(const std::string& text, const char* option, long low, long high, int scale, int* result) {
   double value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= static_cast<double>(low)) ||
       !(value <= static_cast<double>(high)) || (scale == 1 && value != std::floor(value)))
     return refused(option, text);
-  *result = static_cast<int>(value * scale);
+  *result = static_cast<int>(scale == 1 || value == 0 ? value : std::max(1.0, std::round(value * scale)));
   return {};
 }
 
@@ -82,7 +83,7 @@ constexpr const char* kAllTransports = "all but verbs and ucx";
 constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
-    {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000; 0 = none", "60", "300",
+    {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000 (0.5 is taken, too); 0 = none", "60", "300",
      "Deadline of every wait of a communicator. When it passes, every rank returns an error that names the rank that "
      "was waited for. In trConfig_t the unit is milliseconds.",
      true,
@@ -90,7 +91,7 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_TIMEOUT", 0, 2'000'000, 1000, &config->timeout_ms);
      },
      [](const Config& config) { return fmt::format("{} s", config.timeout_ms / 1000.0); }},
-    {"warn_after", "TREERING_WARN_AFTER", "seconds, 0 to 2000000; 0 = never", "60", "10",
+    {"warn_after", "TREERING_WARN_AFTER", "seconds, 0 to 2000000 (0.5 is taken, too); 0 = never", "60", "10",
      "A collective that has waited for so long asks the other ranks and says in the log, 0.7 s later, which one holds it "
      "up. It says so again after 2, 4, 8 times the time. "
      "The lowest rank that waits says so, after the time that it is set to itself; ranks that cannot read its memory may "
@@ -440,7 +441,7 @@ std::vector<std::string> agreed_settings(const Config& config) {
 std::string options_markdown() {
   std::string text =
       "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t` wins over the environment, which wins over "
-      "the default.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
+      "the default. A variable that is empty counts as not set.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
   for (const OptionRow& row : kOptions)
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name,
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,

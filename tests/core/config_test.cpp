@@ -61,6 +61,27 @@ TEST(Config, EveryExampleIsTaken) {
   }
 }
 
+TEST(Config, TimesMayHaveAFractionAndAreNoneOnlyAtZero) {
+  const struct {
+    const char* text;
+    int milliseconds;
+  } cases[] = {{"0.5", 500}, {"1.001", 1001}, {"0.0001", 1}, {"0", 0}, {"2000000", 2'000'000'000}};
+  for (const auto& one : cases) {
+    Config config;
+    EXPECT_TRUE(with("TREERING_TIMEOUT", one.text, &config).ok()) << one.text;
+    EXPECT_EQ(config.timeout_ms, one.milliseconds) << one.text;
+  }
+}
+
+TEST(Config, AnEmptyVariableCountsAsNotSet) {
+  for (const OptionRow& row : option_table()) {
+    if (row.environment == nullptr) continue;
+    Config config;
+    EXPECT_TRUE(with(row.environment, "", &config).ok()) << row.environment;
+    EXPECT_EQ(row.print(config), row.print(Config())) << row.environment;
+  }
+}
+
 TEST(Config, OfALinkRateAndLatencyMayStandApart) {
   for (const char* text : {"2.5,10", "2.5, 10"}) {
     setenv("TREERING_LINK", text, 1);

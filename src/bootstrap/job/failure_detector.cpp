@@ -221,16 +221,21 @@ bool FailureDetector::lacks_ranks(Clock::time_point now) const {
   return false;
 }
 
-// A relay is needed for those that hang from it. It seems gone where something refused a connection for a moment.
+// A relay without ranks is needed where ranks are missing that may hang from it. Those below one that held ranks may
+// have left without a trace: it is looked for during a while.
+bool FailureDetector::is_sought(uint32_t process, bool lacks_ranks, Clock::time_point now) const {
+  if (!tree_.has_left(process)) return is_silent(process);
+  if (tree_.holds_ranks(process)) return lacks_ranks && now < top_since_ + kSeekRelayTimeout;
+  return lacks_ranks || (is_silent(process) && gone_.count(process) == 0);
+}
+
 std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
   std::vector<uint32_t> all;
   if (!tree_.is_top()) return all;
-  const bool needs_relays = !gone_.empty() && lacks_ranks(now);
+  const bool lacks = tree_.own() > 0 && lacks_ranks(now);
   for (uint32_t process = 0; process < tree_.own() && process < tree_.size(); ++process) {
-    const bool seems_gone = gone_.count(process) != 0;
-    const bool has_left = tree_.has_left(process) && tree_.holds_ranks(process);
-    if (seems_gone ? !needs_relays : !is_silent(process) || has_left) continue;
-    if (!tree_.is_child(process) && cut_at(process, now) != tree_.own()) all.push_back(process);
+    if (is_lost(process) || tree_.is_child(process) || !is_sought(process, lacks, now)) continue;
+    if (cut_at(process, now) != tree_.own()) all.push_back(process);
   }
   return all;
 }
@@ -249,7 +254,7 @@ Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<u
   if (auto found = silent_.find(process); found != silent_.end()) return found->second.since + kNoticesSilence;
   if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
   if (unresponsive.count(process) != 0) return top_since_;
-  // A process that has left is a relay while it lives: below this process, or nowhere.
+  // The children of one that has left hang from it while it lives, below this process; else they are on their way.
   return !hears_a_child() && process < tree_.size() && tree_.has_left(process) ? verdict_at : Clock::time_point();
 }
 

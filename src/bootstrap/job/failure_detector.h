@@ -37,6 +37,7 @@ constexpr auto kDeathPeriod = std::chrono::milliseconds(10);  // its sockets are
 constexpr auto kOrphansTimeout = std::chrono::seconds(3);     // until a lost process's children have a new parent
 constexpr auto kUntoldTimeout = std::chrono::seconds(3);      // until those that do not answer are left to themselves
 constexpr size_t kMaxUntold = 16;
+constexpr auto kSeekRelayTimeout = std::chrono::seconds(60);       // a top looks for a relay that held ranks
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
 class FailureDetector {
@@ -88,7 +89,7 @@ class FailureDetector {
 
   void connected(uint32_t neighbour);
   void connection_ended(uint32_t neighbour, Broken broken) { broken_[neighbour] = std::move(broken); }
-  // A process that left, or never held a rank, does not listen any more, or has ended a connection.
+  // A process that left, or never held a rank, has refused or ended a connection: it seems to have ended.
   void relay_is_gone(uint32_t process) { gone_.insert(process); }
   pid_t pid_of_broken(uint32_t process) const;
   // `running`: all have met, so that its addresses are known here.
@@ -111,8 +112,8 @@ class FailureDetector {
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
   uint32_t other_part(Clock::time_point now) const;
-  // A process with a lower number which may have a top of its own: it is silent, or a relay that seems gone while ranks
-  // are missing; each in turn. Once it listens, this top attaches to it.
+  // A process with a lower number which may be in another part of the tree: it is silent, or a relay, while ranks are
+  // missing; each in turn. Once it listens, this top attaches to it.
   std::optional<uint32_t> next_unreached(Clock::time_point now);
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
   // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
@@ -130,6 +131,7 @@ class FailureDetector {
  private:
   std::vector<uint32_t> below_gone_relays() const;
   bool lacks_ranks(Clock::time_point now) const;
+  bool is_sought(uint32_t process, bool lacks_ranks, Clock::time_point now) const;
   std::vector<uint32_t> unreached(Clock::time_point now) const;
   Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                Clock::time_point verdict_at) const;
@@ -142,7 +144,7 @@ class FailureDetector {
   // At the top: processes that hung from one without ranks and have not come back, and since when.
   std::map<uint32_t, Clock::time_point> adrift_;
   uint32_t last_unreached_ = 0;
-  std::set<uint32_t> gone_;  // relays
+  std::set<uint32_t> gone_;  // relays, as it seems
   std::set<uint32_t> told_;  // of the verdict, by a connection of their own
   Clock::time_point top_since_;
 };

@@ -11,6 +11,7 @@ using testing::Detector;
 using testing::kNow;
 using testing::silence_of;
 using Numbers = std::vector<uint32_t>;
+using std::chrono::milliseconds;
 using Next = FailureDetector::Step::Next;
 using Answer = FailureDetector::Answer;
 
@@ -38,33 +39,57 @@ TEST(Parts, ATopAttachesToASilentProcessOfALowerNumberOnceThatListens) {
   detector.take_heard(1);
   EXPECT_EQ(detector.next_unreached(kNow), 0u);
   EXPECT_EQ(detector.probed(0, Answer::kRefuses, kNow).next, Next::kNothing);
-  EXPECT_EQ(detector.next_unreached(kNow), 0u) << "something may have refused in its place";
-  for (uint32_t process : {1, 4}) detector.tree->add_child(process);
+  for (uint32_t process : {1, 4}) {
+    EXPECT_EQ(detector.next_unreached(kNow), 0u) << "process " << process << " may hang from it";
+    detector.tree->add_child(process);
+  }
   EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "a relay from which none hangs is needed no more";
 }
 
-TEST(Parts, ATopAttachesToARelayThatRefusedForAMoment) {
-  const Numbers parents = {kNobody, 0, 0, 1}, processes = {1, 2, 3};  // process 0 holds no rank
-  Detector detector(1, parents, processes);
+// Process 0 holds no rank.
+TEST(Parts, ATopLooksForARelayWhileRanksAreMissing) {
+  Detector detector(1, {kNobody, 0, 0, 1}, {1, 2, 3});
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "this is no top";
   detector.tree->become_top();
-  EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kNothing);
+  EXPECT_EQ(detector.next_unreached(kNow), 0u) << "it could not be reached, for whatever reason";
   detector.relay_is_gone(0);
-  EXPECT_EQ(detector.next_unreached(kNow), 0u);
+  EXPECT_EQ(detector.next_unreached(kNow), 0u) << "something may have refused in its place";
   EXPECT_FALSE(detector.is_idle(true, kNow));
   EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kAttach);
   detector.tree->rank_left(1);  // of process 2
-  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt);
+  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "none is missing";
   EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kNothing);
 }
 
-TEST(Parts, ARelayOfAHigherNumberComesItself) {
-  Detector detector(1, {kNobody, kNobody, kNobody, 2}, {1, 3});  // processes 0 and 2 hold no rank
-  detector.relay_is_gone(2);
-  EXPECT_EQ(detector.next_unreached(kNow), std::nullopt);
+TEST(Parts, ATopLooksForARelayThatIsNotItsParent) {
+  Detector detector(2, {kNobody, 0, 1, 0}, {1, 2, 3});
+  detector.tree->become_top();
+  detector.tree->rank_left(0);  // of process 1, which ends
+  detector.relay_is_gone(1);
+  EXPECT_EQ(detector.next_unreached(kNow), 0u);
 }
 
-TEST(Parts, ASilentProcessWhoseRanksHaveLeftIsNotLookedFor) {
+TEST(Parts, OfTwoTopsTheOneWithTheHigherNumberLooks) {
+  const Numbers parents = {kNobody, kNobody, kNobody, 2}, ranks = {1, 3};  // 0 and 2 hold no rank
+  EXPECT_EQ(Detector(1, parents, ranks).next_unreached(kNow), 0u);
+  EXPECT_EQ(Detector(1, parents, ranks).other_part(kNow), kNobody);
+  EXPECT_EQ(Detector(2, parents, ranks).other_part(kNow), 1u);
+}
+
+TEST(Parts, ARelayThatHeldRanksIsLookedForDuringAWhile) {
+  Detector detector(1, {kNobody, 0, 0});
+  detector.tree->become_top();
+  detector.become_top(kNow);
+  detector.tree->rank_left(0);
+  EXPECT_EQ(detector.next_unreached(kNow + kSeekRelayTimeout - milliseconds(1)), 0u);
+  EXPECT_FALSE(detector.is_idle(true, kNow + kSeekRelayTimeout - milliseconds(1)));
+  EXPECT_EQ(detector.next_unreached(kNow + kSeekRelayTimeout), std::nullopt);
+  EXPECT_TRUE(detector.is_idle(true, kNow + kSeekRelayTimeout)) << "2 may have left without a trace";
+}
+
+TEST(Parts, ASilentProcessWhoseRanksHaveLeftIsNotLookedForWhereNoneIsMissing) {
   Detector detector(2, {kNobody, 0, kNobody});
+  detector.tree->add_child(0);
   EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
   EXPECT_EQ(detector.next_unreached(kNow), 1u);
   detector.tree->rank_left(1);
