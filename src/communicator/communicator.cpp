@@ -35,7 +35,7 @@ std::function<void()> Communicator::tell_closed() const {
 }
 
 Communicator::~Communicator() {
-  IdleLinks::remove(&link_turn_);
+  IdleLinks::remove(this);
   // What was sent is waited for only where all went well; schedules are the last that a creation makes. A creation that
   // came to its deadline has no time left for it.
   const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
@@ -162,12 +162,21 @@ bool Communicator::has_lost_descriptors() {
   return false;
 }
 
-// In waits that are no operation. After a failure the memory that messages refer to is the user's again.
-void Communicator::serve_links() {
-  if (membership_ != nullptr && membership_->has_descriptors() && link_turn_.try_take()) {
-    if (!has_failed_.load(std::memory_order_relaxed)) context_.progress();
-    link_turn_.give_back();
+// Between calls. After a failure the memory that messages refer to is the user's again.
+void Communicator::serve_between_calls(const std::function<void()>& serve) {
+  if (membership_ == nullptr || !membership_->has_descriptors() || !link_turn_.try_take()) return;
+  try {
+    if (!has_failed_.load(std::memory_order_relaxed)) serve();
+  } catch (const std::bad_alloc&) {
+    links_lack_memory_ = true;  // what a link was about to keep is lost, and others may wait for it
+    (void)run_out_of_memory("the work on its connections between calls");
   }
+  link_turn_.give_back();
+}
+
+// In waits that are no operation.
+void Communicator::serve_links() {
+  serve_between_calls([this] { context_.progress(); });
   IdleLinks::serve();
 }
 

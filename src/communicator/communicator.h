@@ -222,6 +222,7 @@ class Communicator {
   void stop_without_memory();
   void activate();
   void deactivate();
+  void serve_between_calls(const std::function<void()>& serve);
   void serve_links();
   bool has_descriptors() const { return membership_ == nullptr || membership_->has_descriptors(); }
   bool has_lost_descriptors();
@@ -264,8 +265,9 @@ class Communicator {
   bool in_mailbox_ = false;
   bool in_eager_path_ = false;
   bool active_ = false;
-  LinkTurn link_turn_;     // while active_
-  bool in_doubt_ = false;  // the operation does not go on: that it fails is certain, but not yet why
+  LinkTurn link_turn_;              // while active_
+  bool links_lack_memory_ = false;  // one has failed so between calls; with the turn
+  bool in_doubt_ = false;           // the operation does not go on: that it fails is certain, but not yet why
   uint64_t operations_ = 0;
   uint64_t history_ = 0;                       // hash of all operations that were counted
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone

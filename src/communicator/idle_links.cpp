@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <mutex>
-#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "bootstrap/membership.h"
 #include "core/clock.h"
-#include "executor/execution.h"
 
 namespace treering {
 namespace {
@@ -19,10 +17,8 @@ namespace {
 constexpr Clock::duration kServePeriod = std::chrono::milliseconds(1);
 
 struct Entry {
-  const ExecutorContext* context;
-  LinkTurn* turn;
-  const std::atomic<bool>* has_failed;
-  const Membership* membership;
+  const void* owner;
+  std::function<void()> serve;
 };
 
 struct Registry {
@@ -45,33 +41,22 @@ void after_fork_in_child() {
   registry.mutex.unlock();
 }
 
-void serve_one(const Entry& entry) {
-  if (!entry.membership->has_descriptors() || !entry.turn->try_take()) return;
-  try {
-    if (!entry.has_failed->load(std::memory_order_acquire)) entry.context->serve_idle();
-  } catch (const std::bad_alloc&) {
-    // A call on it finds that out, and says so.
-  }
-  entry.turn->give_back();
-}
-
 }  // namespace
 
 void LinkTurn::take() {
   while (!try_take()) std::this_thread::yield();
 }
 
-void IdleLinks::add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed,
-                    const Membership* membership) {
+void IdleLinks::add(const void* owner, std::function<void()> serve) {
   [[maybe_unused]] static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   std::lock_guard lock(registry.mutex);
-  registry.entries.push_back({context, turn, has_failed, membership});
+  registry.entries.push_back({owner, std::move(serve)});
   registry.count = registry.entries.size();
 }
 
-void IdleLinks::remove(const LinkTurn* turn) {
+void IdleLinks::remove(const void* owner) {
   std::lock_guard lock(registry.mutex);
-  std::erase_if(registry.entries, [turn](const Entry& entry) { return entry.turn == turn; });
+  std::erase_if(registry.entries, [owner](const Entry& entry) { return entry.owner == owner; });
   registry.count = registry.entries.size();
 }
 
@@ -82,7 +67,7 @@ void IdleLinks::serve() {
   if (now.count() < next || !registry.next.compare_exchange_strong(next, (now + kServePeriod).count())) return;
   std::unique_lock lock(registry.mutex, std::try_to_lock);
   if (!lock) return;  // another thread serves them
-  for (const Entry& entry : registry.entries) serve_one(entry);
+  for (const Entry& entry : registry.entries) entry.serve();
 }
 
 }  // namespace treering

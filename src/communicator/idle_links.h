@@ -11,11 +11,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 
 namespace treering {
-
-class Membership;
-struct ExecutorContext;
 
 // Who uses the links of one communicator: its calls, or a thread that serves them meanwhile.
 class LinkTurn {
@@ -31,11 +29,10 @@ class LinkTurn {
 
 class IdleLinks {
  public:
-  // Adds the links of a communicator that has been created. All that it is given must stay until remove(). Once
-  // `has_failed` is set nothing is sent: the memory that messages refer to belongs to the user again.
-  static void add(const ExecutorContext* context, LinkTurn* turn, const std::atomic<bool>* has_failed,
-                  const Membership* membership);
-  static void remove(const LinkTurn* turn);
+  // Adds the links of a communicator that has been created. `serve` is called until remove() returns, by any thread; it
+  // neither waits nor throws.
+  static void add(const void* owner, std::function<void()> serve);
+  static void remove(const void* owner);
   // To be called again and again by each wait; does something every now and then. Nothing in it waits.
   static void serve();
 };
