@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Starts the ranks of a program that calls trCommInitFromEnvironment. When one fails, or this script is interrupted, the others are ended.
+# Starts the ranks of a program that calls trCommInitFromEnvironment. When one fails the others have a second to say why, and are ended.
+# So they are when this script is interrupted.
 set -euo pipefail
 
 if [[ $# -lt 3 || ! $2 =~ ^[1-9][0-9]*$ ]]; then
@@ -28,4 +29,10 @@ trap 'exit 143' TERM
 for ((rank = 0; rank < ranks; ++rank)); do
   TREERING_RANK=$rank TREERING_RANKS=$ranks TREERING_ID=- "$@" <<<"$id" {maker_input}>&- &
 done
-for ((left = ranks; left > 0; --left)); do wait -n; done
+for ((left = ranks; left > 0; --left)); do
+  wait -n || {
+    status=$?
+    for ((tenths = 0; tenths < 10; ++tenths)); do [[ -z $(jobs -pr) ]] || sleep 0.1; done
+    exit "$status"
+  }
+done

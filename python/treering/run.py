@@ -4,7 +4,7 @@
     python -m treering.run -n 4 program.py [arguments]
     python -m treering.run --hosts a:2,b:2 program.py [arguments]
 
-When a rank fails the others are ended, and the exit status is that of the first failure: its own, or 128 + the number
+When a rank fails the others are ended a second later, and the exit status is that of the first failure: its own, or 128 + the number
 of the signal that ended it. Every rank gets TREERING_RANK, TREERING_RANKS, and the job's secret as the first line of its
 standard input, which has nothing else.
 
@@ -27,7 +27,9 @@ import time
 from ._notice import BECAUSE_OF_ANOTHER
 from ._notice import VARIABLE as NOTICE
 
-# Between asking ranks to end and killing them. Other ranks of a failed one end by themselves meanwhile.
+# Seconds in which the other ranks of a failed one may say what they see of it, and end by themselves, before they are asked to.
+TIME_TO_TELL = 1.0
+# Seconds between asking ranks to end and killing them.
 GRACE = 3.0
 SSH = "ssh -o BatchMode=yes {host} {command}"
 # Not given to other hosts: each has its own; or the launcher sets them; or they are secret, and every user of a machine
@@ -187,17 +189,23 @@ class Children:
 
     def wait(self, hold_back=0.0):
         """Until all have ended. Failures because of others, which this process does not see, are held back for a while."""
-        asked_at = None
+        failed_at = asked_at = None
         killed = False
         while self.running:
-            timeout = None if asked_at is None or killed else max(0.0, asked_at + GRACE - time.monotonic())
-            self.take_events(timeout)
-            if self.first_failure() is None and self.interrupted is None:
-                continue
+            until = None
+            if asked_at is not None:
+                until = asked_at + GRACE
+            elif failed_at is not None:
+                until = failed_at + TIME_TO_TELL
+            self.take_events(None if until is None or killed else max(0.0, until - time.monotonic()))
+            now = time.monotonic()
+            if failed_at is None and self.first_failure() is not None:
+                failed_at = now
             if asked_at is None:
-                asked_at = time.monotonic()
-                self.send(self.interrupted or signal.SIGTERM)
-            elif time.monotonic() - asked_at >= GRACE and not killed:
+                if self.interrupted is not None or (failed_at is not None and now - failed_at >= TIME_TO_TELL):
+                    asked_at = now
+                    self.send(self.interrupted or signal.SIGTERM)
+            elif now - asked_at >= GRACE and not killed:
                 killed = True
                 self.send(signal.SIGKILL, to_leaving=True)
         first = self.first_failure()

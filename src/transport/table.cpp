@@ -57,6 +57,7 @@ std::string_view without_spaces(std::string_view word) {
 
 // "; did you mean cma?", or "".
 std::string suggestion(std::string_view word) {
+  if (word.starts_with('^')) return "; ^ stands once, in front of the whole list";
   std::vector<std::string_view> names;
   for (const TransportRow& row : table()) names.insert(names.end(), {row.name, row.short_name});
   const size_t found = nearest(word, names);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m treering.run: ranks, exit status, the end of all when one fails, hosts."""
 import os
+import pathlib
 import shlex
 import shutil
 import signal
@@ -12,6 +13,9 @@ import unittest
 
 from processes import DEADLINE, Job, clean_environment, run
 from treering.run import GRACE
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from attempts import InThreeAttempts  # noqa: E402
 
 PRINTS = """
     import sys, treering
@@ -37,6 +41,15 @@ def is_alive(pid):
             return file.read().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
+
+
+class FirstFailure(InThreeAttempts):
+    def test_the_others_have_a_second_to_say_why(self):
+        with Job(FAILS.format(how="os.kill(os.getpid(), signal.SIGKILL)", others="comm.barrier()"), "-n", "3") as job:
+            pids = [int(line) for line in job.lines(3)]
+            code, _, errors = job.finish()
+        self.assertEqual(code, 137, errors)
+        self.assertGreaterEqual(sum(errors.count(f"rank 1 (pid {pid})") for pid in pids), 2, errors)
 
 
 class Launcher(unittest.TestCase):

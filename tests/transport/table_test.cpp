@@ -53,5 +53,20 @@ TEST_F(TransportsOption, TakesEachOfThem) {
   }
 }
 
+TEST_F(TransportsOption, SaysWhatWasProbablyMeant) {
+  const struct {
+    const char* text;
+    const char* words;
+  } cases[] = {{"shared-memory,^tcp", "'^tcp' is unknown; ^ stands once, in front of the whole list; give "},
+               {"TCP", "'TCP' is unknown; did you mean tcp?; give "},
+               {"shmm", "'shmm' is unknown; did you mean shared-memory?; give "},
+               {"pigeons", "'pigeons' is unknown; give "}};
+  for (const auto& one : cases) {
+    TransportSet allowed = 0;
+    EXPECT_NE(parse_transports(one.text, &allowed).message().find(one.words), std::string::npos)
+        << parse_transports(one.text, &allowed).message();
+  }
+}
+
 }  // namespace
 }  // namespace treering
