@@ -35,13 +35,6 @@ std::string as_blob(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// The type that TREERING_WIRE names.
-trDataType_t wire_type(const std::string& name) {
-  if (name == "fp16") return trFloat16;
-  if (name == "bf16") return trBfloat16;
-  return name == "fp8-e4m3" ? trFloat8e4m3 : trFloat8e5m2;
-}
-
 AreaLayout layout_of(uint32_t ranks, const Config& config, uint32_t wanted_channels, size_t staging) {
   const uint32_t channels = config.channels > 0 ? static_cast<uint32_t>(config.channels) : wanted_channels;
   return area_layout(ranks, channels, staging_of_channel(ranks, channels, staging));
@@ -423,7 +416,7 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
   context_.streaming_bytes = machine.streaming_bytes;
   if (!config_.wire.empty()) {
     wire_ = std::make_shared<Compression>();
-    wire_->wire = wire_type(config_.wire);
+    wire_->wire = find_wire_type(config_.wire)->type;
   }
   schedules_ = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
                                                static_cast<uint32_t>(config_.channels));

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/device_protocols.h"
+#include "core/types.h"
 
 namespace treering {
 namespace {
@@ -80,7 +81,6 @@ constexpr int kMaxDevice = 1023;
 constexpr int kMinPiece = 64 << 10;
 constexpr int kMaxPiece = 1 << 30;
 constexpr const char* kAllTransports = "all but verbs and ucx";
-constexpr const char* kWires[] = {"fp16", "bf16", "fp8-e4m3", "fp8-e5m2"};
 
 const OptionRow kOptions[] = {
     {"timeout_ms", "TREERING_TIMEOUT", "seconds, 0 to 2000000 (0.5 is taken, too); 0 = none", "60", "300",
@@ -174,12 +174,9 @@ const OptionRow kOptions[] = {
      "Sums and averages of float32 by allreduce travel in this type and are accumulated in float32 (compression.md).",
      true,
      [](const std::string& text, Config* config) -> Status {
-       for (const char* wire : kWires)
-         if (text == wire) {
-           config->wire = text;
-           return Status();
-         }
-       return refused("TREERING_WIRE", text);
+       if (find_wire_type(text) == nullptr) return refused("TREERING_WIRE", text);
+       config->wire = text;
+       return {};
      },
      [](const Config& config) { return config.wire.empty() ? std::string("none") : config.wire; }},
     {"link_mbps", "TREERING_LINK_MBPS", "Mbit/s, 0 to 1000000; 0 = not paced", "1000", "0",

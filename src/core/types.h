@@ -111,6 +111,19 @@ constexpr const OpInfo* find_op(trRedOp_t op) {
   return nullptr;
 }
 
+// The types in which float32 may travel (compression.md), as options name them.
+struct WireType {
+  std::string_view name;
+  trDataType_t type;
+};
+inline constexpr WireType kWireTypes[] = {
+    {"fp16", trFloat16}, {"bf16", trBfloat16}, {"fp8-e4m3", trFloat8e4m3}, {"fp8-e5m2", trFloat8e5m2}};
+constexpr const WireType* find_wire_type(std::string_view name) {
+  for (const WireType& wire : kWireTypes)
+    if (wire.name == name) return &wire;
+  return nullptr;
+}
+
 // Whether an operation is defined for a type; both are known.
 constexpr bool supports(const DataTypeInfo& type, const OpInfo& op) {
   return (op.kinds >> static_cast<unsigned>(type.kind) & 1) != 0;
