@@ -12,13 +12,17 @@
 namespace treering {
 namespace {
 
-// The first bytes of a hash: a damaged id passes once in 65,536 times.
+// CRC-16-CCITT (ITU-T V.41, 2.2): finds every change of a few bits, and of more in a row of 16.
 uint16_t check_of(const UniqueId& id) {
-  std::array<unsigned char, crypto_generichash_BYTES_MIN> hash;
-  crypto_generichash(hash.data(), hash.size(), reinterpret_cast<const unsigned char*>(&id), offsetof(UniqueId, check),
-                     nullptr, 0);
-  uint16_t check = 0;
-  std::memcpy(&check, hash.data(), sizeof check);
+  constexpr uint16_t kPolynomial = 0x1021;
+  std::array<unsigned char, offsetof(UniqueId, check)> bytes;
+  std::memcpy(bytes.data(), &id, bytes.size());
+  uint16_t check = 0xffff;
+  for (const unsigned char byte : bytes) {
+    check = static_cast<uint16_t>(check ^ byte << 8);
+    for (int bit = 0; bit < 8; ++bit)
+      check = static_cast<uint16_t>((check & 0x8000) != 0 ? check << 1 ^ kPolynomial : check << 1);
+  }
   return check;
 }
 

@@ -284,7 +284,7 @@ TEST(InitArguments, AnIdOfWhichABitWasChangedIsCalledDamaged) {
     damaged.internal[bit / 8] = static_cast<char>(damaged.internal[bit / 8] ^ (1 << bit % 8));
     trComm_t comm = nullptr;
     const trResult_t result = trCommInitRank(&comm, 1, damaged, 0);
-    ASSERT_TRUE(result == trInvalidArgument || result == trInvalidUsage) << bit << ": " << trGetLastError(nullptr);
+    ASSERT_TRUE(result == trInvalidArgument || result == trInvalidUsage) << bit << ": " << trGetErrorString(result);
     ASSERT_NE(std::strstr(trGetLastError(nullptr), "damaged"), nullptr) << bit << ": " << trGetLastError(nullptr);
   }
   trComm_t comm = nullptr;
