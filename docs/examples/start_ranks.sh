@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Starts the ranks of a program that calls trCommInitFromEnvironment. When one fails the others have a second to say why, and are ended.
-# So they are when this script is interrupted.
+# An interrupt of this script ends all at once.
 set -euo pipefail
 
 if [[ $# -lt 3 || ! $2 =~ ^[1-9][0-9]*$ ]]; then
@@ -32,7 +32,7 @@ done
 for ((left = ranks; left > 0; --left)); do
   wait -n || {
     status=$?
-    for ((tenths = 0; tenths < 10; ++tenths)); do [[ -z $(jobs -pr) ]] || sleep 0.1; done
+    for ((tenths = 0; tenths < 10; ++tenths)); do [[ $(jobs -pr) =~ ^(${maker_PID:-})?$ ]] || sleep 0.1; done
     exit "$status"
   }
 done

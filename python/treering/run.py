@@ -187,7 +187,7 @@ class Children:
             if to_leaving or child not in self.leaving:
                 child.process.send_signal(number)
 
-    def wait(self, hold_back=0.0):
+    def wait(self, hold_back=0.0, time_to_tell=TIME_TO_TELL):
         """Until all have ended. Failures because of others, which this process does not see, are held back for a while."""
         failed_at = asked_at = None
         killed = False
@@ -196,13 +196,13 @@ class Children:
             if asked_at is not None:
                 until = asked_at + GRACE
             elif failed_at is not None:
-                until = failed_at + TIME_TO_TELL
+                until = failed_at + time_to_tell
             self.take_events(None if until is None or killed else max(0.0, until - time.monotonic()))
             now = time.monotonic()
             if failed_at is None and self.first_failure() is not None:
                 failed_at = now
             if asked_at is None:
-                if self.interrupted is not None or (failed_at is not None and now - failed_at >= TIME_TO_TELL):
+                if self.interrupted is not None or (failed_at is not None and now - failed_at >= time_to_tell):
                     asked_at = now
                     self.send(self.interrupted or signal.SIGTERM)
             elif now - asked_at >= GRACE and not killed:
@@ -285,7 +285,7 @@ def run_hosts(options, line):
         except OSError as error:
             return report_start(children, command[0], error)
         first += count
-    return children.wait()
+    return children.wait(time_to_tell=0.0)  # a node gives its ranks that time
 
 
 def launcher_command(launcher, host, shell_line):

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C entry points of compression on the wire.
-#include <algorithm>
-#include <iterator>
-
 #include "api/common.h"
 #include "core/names.h"
 
@@ -23,8 +20,7 @@ extern "C" {
 trResult_t trCompressionCreate(trCompression_t* compression, trDataType_t wire, int error_feedback, size_t count) {
   return guarded(nullptr, [&]() -> Status {
     if (compression == nullptr) return null_argument("trCompressionCreate", "compression");
-    if (std::none_of(std::begin(kWireTypes), std::end(kWireTypes),
-                     [wire](const auto& row) { return row.type == wire; }))
+    if (find_wire_type(wire) == nullptr)
       return {trInvalidArgument, fmt::format("trCompressionCreate: wire is {}; give trFloat16, trBfloat16, "
                                              "trFloat8e4m3 or trFloat8e5m2",
                                              name_of(wire))};

@@ -12,7 +12,7 @@
 namespace treering {
 namespace {
 
-// CRC-16-CCITT (ITU-T V.41, 2.2): finds every change of a few bits, and of more in a row of 16.
+// CRC-16-CCITT (ITU-T V.41, 2.2): finds every change of up to three bits.
 uint16_t check_of(const UniqueId& id) {
   constexpr uint16_t kPolynomial = 0x1021;
   std::array<unsigned char, offsetof(UniqueId, check)> bytes;

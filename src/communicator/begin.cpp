@@ -293,8 +293,10 @@ Status Communicator::begin(const Operation& operation) try {
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
   activate();
-  if (links_lack_memory_ && !watch_->in_doubt()) stop_without_memory();
-  if (has_ended()) return out_of_memory();
+  if (links_lack_memory_ && !watch_->in_doubt()) {
+    stop_without_memory(kBetweenCalls);
+    return has_ended() ? out_of_memory() : Status();
+  }
   if (watch_->in_doubt()) {  // it fails when it is known why
     in_doubt_ = true;
     return {};

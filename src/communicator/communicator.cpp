@@ -118,11 +118,11 @@ Status Communicator::run_out_of_memory(const char* call) try {
   return out_of_memory();
 }
 
-void Communicator::stop_without_memory() {
+void Communicator::stop_without_memory(const char* call) {
   if (has_failed_.load(std::memory_order_relaxed)) return;
   activate();
   in_doubt_ = true;
-  Status status = run_out_of_memory(nullptr);
+  Status status = run_out_of_memory(call);
   if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
 }
 
@@ -163,15 +163,21 @@ bool Communicator::has_lost_descriptors() {
 }
 
 // Between calls. After a failure the memory that messages refer to is the user's again.
-void Communicator::serve_between_calls(const std::function<void()>& serve) {
+template <typename Serve>
+void Communicator::serve_between_calls(const Serve& serve) {
   if (membership_ == nullptr || !membership_->has_descriptors() || !link_turn_.try_take()) return;
   try {
-    if (!has_failed_.load(std::memory_order_relaxed)) serve();
+    if (links_lack_memory_ && !watch_->in_doubt()) (void)run_out_of_memory(kBetweenCalls);  // it lacked even the words
+    if (!links_lack_memory_ && !has_failed_.load(std::memory_order_relaxed)) serve();
   } catch (const std::bad_alloc&) {
     links_lack_memory_ = true;  // what a link was about to keep is lost, and others may wait for it
-    (void)run_out_of_memory("the work on its connections between calls");
+    (void)run_out_of_memory(kBetweenCalls);
   }
   link_turn_.give_back();
+}
+
+void Communicator::serve_idle_links() {
+  serve_between_calls([this] { context_.serve_idle(); });
 }
 
 // In waits that are no operation.

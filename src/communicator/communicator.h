@@ -219,10 +219,13 @@ class Communicator {
   Status poll_end();
   bool has_ended() const { return has_failed_.load(std::memory_order_relaxed) && !links_end_; }
   Progress doubt();
-  void stop_without_memory();
+  void stop_without_memory(const char* call = nullptr);
   void activate();
   void deactivate();
-  void serve_between_calls(const std::function<void()>& serve);
+  static constexpr const char* kBetweenCalls = "the work on its connections between calls";
+  template <typename Serve>
+  void serve_between_calls(const Serve& serve);
+  void serve_idle_links();
   void serve_links();
   bool has_descriptors() const { return membership_ == nullptr || membership_->has_descriptors(); }
   bool has_lost_descriptors();

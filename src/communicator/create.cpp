@@ -150,7 +150,7 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
   TR_RETURN_IF_ERROR(link(job, allowed, linking, times));
   if (membership_) {
     membership_->end_creation();
-    IdleLinks::add(this, [this] { serve_between_calls([this] { context_.serve_idle(); }); });
+    IdleLinks::add(this, [this] { serve_idle_links(); });
   }
   watch_->set_call_deadline(Clock::time_point::max());
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank(), times->text()));

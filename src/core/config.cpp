@@ -438,7 +438,7 @@ std::vector<std::string> agreed_settings(const Config& config) {
 std::string options_markdown() {
   std::string text =
       "# Options\n\nGenerated from the table in src/core/config.cpp. A field of `trConfig_t` wins over the environment, which wins over "
-      "the default. A variable that is empty counts as not set.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
+      "the default.\nA variable that is empty counts as not set.\n\n| option | environment | values | default | meaning |\n|---|---|---|---|---|\n";
   for (const OptionRow& row : kOptions)
     text += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name,
                         row.environment ? fmt::format("`{}`", row.environment) : "", row.values, row.default_text,

@@ -124,6 +124,12 @@ constexpr const WireType* find_wire_type(std::string_view name) {
   return nullptr;
 }
 
+constexpr const WireType* find_wire_type(trDataType_t type) {
+  for (const WireType& wire : kWireTypes)
+    if (wire.type == type) return &wire;
+  return nullptr;
+}
+
 // Whether an operation is defined for a type; both are known.
 constexpr bool supports(const DataTypeInfo& type, const OpInfo& op) {
   return (op.kinds >> static_cast<unsigned>(type.kind) & 1) != 0;

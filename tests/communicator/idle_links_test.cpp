@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,11 +16,15 @@
 #include "support/waiting.h"
 
 namespace {
-thread_local bool fails_next = false;
+thread_local bool fails_next = false, fails_always = false;
+thread_local int failures = 0;
 }  // namespace
 
 [[gnu::noinline]] void* operator new(size_t bytes) {
-  if (std::exchange(fails_next, false)) throw std::bad_alloc();
+  if (fails_always || std::exchange(fails_next, false)) {
+    ++failures;
+    throw std::bad_alloc();
+  }
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -32,11 +37,30 @@ namespace {
 constexpr int kRanks = 3, kIdle = 1;
 constexpr size_t kCount = 1 << 20;
 
+// How it goes on once it has lacked memory: with a call, or it serves its links.
+enum class Then { kCalls, kServes };
+using Case = std::tuple<bool, Then>;  // whether it lacked it even for the words
+
+class Lack : public ::testing::TestWithParam<Case> {};
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  return std::string(std::get<bool>(info.param) ? "OfAllMemory" : "OfOnePiece") +
+         (std::get<Then>(info.param) == Then::kCalls ? "ThenACall" : "ThenNone");
+}
+INSTANTIATE_TEST_SUITE_P(IdleLinks, Lack,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(Then::kCalls, Then::kServes)),
+                         name_of);
+
+bool has_failed(trComm_t comm) {
+  trResult_t state = trSuccess;
+  return trCommGetAsyncError(comm, &state) != trSuccess || (state != trSuccess && state != trInProgress);
+}
+
 // The others open streams to it for large messages, which it has no memory to keep: they would wait for it in vain.
-TEST(IdleLinks, ALackOfMemoryIsToldToAllRanks) {
+TEST_P(Lack, IsToldToAllRanks) {
+  const auto [of_all, then] = GetParam();
   setenv("TREERING_TRANSPORTS", "tcp", 1);
   SharedNumber there, lacks;
-  RankProcesses processes(kRanks, [&](int rank, const trUniqueId& id) {
+  RankProcesses processes(kRanks, [&, of_all = of_all, then = then](int rank, const trUniqueId& id) {
     trConfig_t config = config_with_timeout(30'000);
     trComm_t comm = nullptr;
     TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
@@ -45,13 +69,19 @@ TEST(IdleLinks, ALackOfMemoryIsToldToAllRanks) {
     if (!soon([&] { return *there == kRanks; })) return 1;
     trResult_t result = trSuccess;
     if (rank == kIdle) {
-      const auto has_served = [] {
+      const auto has_lacked = [of_all] {
+        (of_all ? fails_always : fails_next) = true;
         IdleLinks::serve();
-        return !fails_next;
+        fails_always = fails_next = false;
+        return failures > 0;
       };
       ++*lacks;
-      fails_next = true;
-      if (!soon(has_served)) return 1;
+      if (!soon(has_lacked)) return 1;
+      const auto is_told = [comm] {
+        IdleLinks::serve();
+        return has_failed(comm);
+      };
+      if (then == Then::kServes && !soon(is_told)) return 2;
       result = trBarrier(comm, nullptr);
     } else {
       std::vector<float> values(kCount, 1.0f);

@@ -23,6 +23,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from attempts import InThreeAttempts  # noqa: E402
 from seed import test_seed  # noqa: E402
 
 PROGRAM, LIBRARY = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
@@ -34,6 +35,7 @@ DEADLINE = 120
 LAUNCHERS = ("TREERING_", "PMI", "OMPI", "SLURM", "RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "TORCHELASTIC_")
 INCLUDE = os.path.join(os.path.dirname(__file__), "..", "..", "include")
 EXAMPLES = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "examples")
+SCRIPT = (os.path.join(EXAMPLES, "start_ranks.sh"), os.path.join(os.path.dirname(PROGRAM), "example_unique_id"))
 BESIDE_MPI = """
 #include <mpi.h>
 #include <stdio.h>
@@ -339,6 +341,16 @@ PartitionName=all Nodes=ALL Default=YES State=UP
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+class FirstFailure(InThreeAttempts):
+    def test_the_others_have_a_second_to_say_why(self):
+        """They see it only once it has happened."""
+        with tempfile.TemporaryDirectory() as folder:
+            failed = os.path.join(folder, "failed")
+            done = run([*SCRIPT, "3", "sh", "-c", 'if [ "$TREERING_RANK" = 1 ]; then : > "$0"; exit 3; fi;'
+                        ' until [ -e "$0" ]; do sleep 0.01; done; sleep 0.2; echo told; exec sleep 60', failed])
+        self.assertEqual((done.returncode, done.stdout), (3, "told\n" * 2), done.stderr)
+
+
 class OwnVariables(unittest.TestCase):
     """The id is made here and given to the processes by hand, as a script would."""
 
@@ -357,11 +369,8 @@ class OwnVariables(unittest.TestCase):
                                 env=clean_environment(TREERING_RANK=str(rank), TREERING_RANKS="2", TREERING_ID=given,
                                                       **more))
 
-    def script(self):
-        return [os.path.join(EXAMPLES, "start_ranks.sh"), os.path.join(os.path.dirname(PROGRAM), "example_unique_id")]
-
     def start_ranks(self, *command):
-        return run([*self.script(), *command])
+        return run([*SCRIPT, *command])
 
     def test_the_script_of_the_examples(self):
         done = self.start_ranks("3", PROGRAM)
@@ -374,7 +383,7 @@ class OwnVariables(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
 
     def test_the_script_ends_its_ranks_when_it_is_ended(self):
-        script = subprocess.Popen([*self.script(), "2", "sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE, text=True,
+        script = subprocess.Popen([*SCRIPT, "2", "sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE, text=True,
                                   env=clean_environment())
         for _ in range(2):
             script.stdout.readline()
@@ -391,7 +400,7 @@ class OwnVariables(unittest.TestCase):
 
     def test_the_script_says_when_there_is_no_id(self):
         for program in ("false", "/no/such/program"):
-            done = run([self.script()[0], program, "2", PROGRAM])
+            done = run([SCRIPT[0], program, "2", PROGRAM])
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertIn(f"start_ranks.sh: {program} has ended without a unique id", done.stderr)
 
@@ -478,7 +487,7 @@ class BadProcessManager(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    names = [f"Launchers.test_{sys.argv[3]}"] if len(sys.argv) > 3 else ["TorchRun", "OwnVariables", "BadProcessManager", "Pmix"]
+    names = [f"Launchers.test_{sys.argv[3]}"] if len(sys.argv) > 3 else ["TorchRun", "FirstFailure", "OwnVariables", "BadProcessManager", "Pmix"]
     outcome = unittest.TextTestRunner(verbosity=2).run(
         unittest.defaultTestLoader.loadTestsFromNames(names, sys.modules["__main__"]))
     sys.exit(1 if not outcome.wasSuccessful() else SKIP if outcome.skipped else 0)

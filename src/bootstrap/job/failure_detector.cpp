@@ -221,12 +221,13 @@ bool FailureDetector::lacks_ranks(Clock::time_point now) const {
   return false;
 }
 
-// A relay without ranks is needed where ranks are missing that may hang from it. Those below one that held ranks may
-// have left without a trace: it is looked for during a while.
-bool FailureDetector::is_sought(uint32_t process, bool lacks_ranks, Clock::time_point now) const {
+// While ranks are missing any relay is needed, for they may hang from it. Those below one that held ranks may have left
+// without a trace: it is looked for during a while. One that held none and is silent, which is no end, is looked for
+// always: where it is alone, no other process tells it that all have left.
+bool FailureDetector::is_sought(uint32_t process, bool is_lacking, Clock::time_point now) const {
   if (!tree_.has_left(process)) return is_silent(process);
-  if (tree_.holds_ranks(process)) return lacks_ranks && now < top_since_ + kSeekRelayTimeout;
-  return lacks_ranks || (is_silent(process) && gone_.count(process) == 0);
+  if (tree_.holds_ranks(process)) return is_lacking && now < lacking_since_.value_or(now) + kSeekRelayTimeout;
+  return is_lacking || (is_silent(process) && gone_.count(process) == 0);
 }
 
 std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
@@ -241,6 +242,10 @@ std::vector<uint32_t> FailureDetector::unreached(Clock::time_point now) const {
 }
 
 std::optional<uint32_t> FailureDetector::next_unreached(Clock::time_point now) {
+  if (!tree_.is_top() || !lacks_ranks(now))
+    lacking_since_.reset();
+  else if (!lacking_since_)
+    lacking_since_ = now;
   const std::vector<uint32_t> all = unreached(now);
   if (all.empty()) return {};
   const auto next = std::upper_bound(all.begin(), all.end(), last_unreached_);

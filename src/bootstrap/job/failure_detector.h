@@ -37,7 +37,7 @@ constexpr auto kDeathPeriod = std::chrono::milliseconds(10);  // its sockets are
 constexpr auto kOrphansTimeout = std::chrono::seconds(3);     // until a lost process's children have a new parent
 constexpr auto kUntoldTimeout = std::chrono::seconds(3);      // until those that do not answer are left to themselves
 constexpr size_t kMaxUntold = 16;
-constexpr auto kSeekRelayTimeout = std::chrono::seconds(60);       // a top looks for a relay that held ranks
+constexpr auto kSeekRelayTimeout = std::chrono::minutes(5);  // for a relay that held ranks, while ranks are missing
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
 class FailureDetector {
@@ -131,7 +131,7 @@ class FailureDetector {
  private:
   std::vector<uint32_t> below_gone_relays() const;
   bool lacks_ranks(Clock::time_point now) const;
-  bool is_sought(uint32_t process, bool lacks_ranks, Clock::time_point now) const;
+  bool is_sought(uint32_t process, bool is_lacking, Clock::time_point now) const;
   std::vector<uint32_t> unreached(Clock::time_point now) const;
   Clock::time_point gone_since(uint32_t process, const std::set<uint32_t>& unresponsive,
                                Clock::time_point verdict_at) const;
@@ -143,6 +143,7 @@ class FailureDetector {
   std::map<uint32_t, Broken> broken_;
   // At the top: processes that hung from one without ranks and have not come back, and since when.
   std::map<uint32_t, Clock::time_point> adrift_;
+  std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;
   std::set<uint32_t> gone_;  // relays, as it seems
   std::set<uint32_t> told_;  // of the verdict, by a connection of their own
