@@ -32,6 +32,7 @@ done
 for ((left = ranks; left > 0; --left)); do
   wait -n || {
     status=$?
+    # Until none runs but the one that made the id.
     for ((tenths = 0; tenths < 10; ++tenths)); do [[ $(jobs -pr) =~ ^(${maker_PID:-})?$ ]] || sleep 0.1; done
     exit "$status"
   }

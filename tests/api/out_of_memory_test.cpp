@@ -1,29 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank that gets no memory in the middle of a call: all ranks are told which.
 #include <cstdlib>
-#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "support/lacking_memory.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/waiting.h"
-
-namespace {
-thread_local bool fails_next = false, fails_always = false;
-thread_local long allocations = 0, fails_at = -1;  // the one of this number
-}  // namespace
-
-// That of the library, too.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (fails_always || std::exchange(fails_next, false) || allocations++ == fails_at) throw std::bad_alloc();
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace treering::testing {
 namespace {
@@ -37,8 +23,8 @@ using Case = std::tuple<const char*, Way>;
 enum class Lack { kNone, kOne, kAll };
 
 void set_lack(Lack lack) {
-  fails_next = lack == Lack::kOne;
-  fails_always = lack == Lack::kAll;
+  memory().fails_next = lack == Lack::kOne;
+  memory().fails_always = lack == Lack::kAll;
 }
 
 // Runs on the thread of the streams, as what follows on its stream does.
@@ -67,7 +53,7 @@ int reduce(Way way, trComm_t comm, Lack lack, trResult_t* result) {
   }
   set_lack(lack);
   *result = way == Way::kGroup ? trGroupEnd() : call(nullptr);
-  const bool unused = fails_next;
+  const bool unused = memory().fails_next;
   set_lack(Lack::kNone);
   return unused ? 2 : 0;
 }
@@ -143,16 +129,16 @@ TEST_P(OutOfMemory, EndsNoProcessWhereNothingIsLeft) {
 int create_without(int rank, const trUniqueId& id, double part) {
   trConfig_t config = config_with_timeout(5'000);
   trComm_t comm = nullptr;
-  const long before = allocations;
+  const long before = memory().allocations;
   TR_CHECK(trCommInitRankConfig(&comm, kRanks, id, rank, &config));
-  const long needed = allocations - before;
+  const long needed = memory().allocations - before;
   trUniqueId second{};
   if (rank == 0) TR_CHECK(trGetUniqueId(&second));
   TR_CHECK(trBroadcast(&second, &second, sizeof second, trUint8, 0, comm, nullptr));
   trComm_t made = nullptr;
-  if (rank == kVictim) fails_at = allocations + static_cast<long>(part * static_cast<double>(needed));
+  if (rank == kVictim) memory().fails_at = memory().allocations + static_cast<long>(part * static_cast<double>(needed));
   const trResult_t result = trCommInitRankConfig(&made, kRanks, second, rank, &config);
-  fails_at = -1;  // it needed fewer
+  memory().fails_at = -1;  // it needed fewer
   say(result == trSuccess ? "success" : trGetLastError(nullptr));
   return result == trSuccess ? trCommDestroy(made) : 10 + result;
 }

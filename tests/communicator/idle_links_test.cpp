@@ -5,31 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <new>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
+#include "support/lacking_memory.h"
 #include "support/processes.h"
 #include "support/ranks.h"
 #include "support/waiting.h"
-
-namespace {
-thread_local bool fails_next = false, fails_always = false;
-thread_local int failures = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  if (fails_always || std::exchange(fails_next, false)) {
-    ++failures;
-    throw std::bad_alloc();
-  }
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace treering::testing {
 namespace {
@@ -70,10 +53,10 @@ TEST_P(Lack, IsToldToAllRanks) {
     trResult_t result = trSuccess;
     if (rank == kIdle) {
       const auto has_lacked = [of_all] {
-        (of_all ? fails_always : fails_next) = true;
+        (of_all ? memory().fails_always : memory().fails_next) = true;
         IdleLinks::serve();
-        fails_always = fails_next = false;
-        return failures > 0;
+        memory().fails_always = memory().fails_next = false;
+        return memory().failures > 0;
       };
       ++*lacks;
       if (!soon(has_lacked)) return 1;

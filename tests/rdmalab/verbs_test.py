@@ -15,10 +15,8 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import rdmalab  # noqa: E402
-from attempts import InThreeAttempts  # noqa: E402
-from rdmalab import SKIP, RdmaLab, Unavailable  # noqa: E402
+import rdmalab
+from rdmalab import SKIP, RdmaLab, Unavailable
 
 PERF = os.path.abspath(sys.argv[1])
 FORKING_RANK = os.path.abspath(sys.argv[2])
@@ -32,14 +30,7 @@ CHILD_SECONDS = 30  # for the kernel to end what a killed process had
 MOST_ROWS = 1000  # that come before a failed link is noticed
 
 
-class Verbs(InThreeAttempts):
-    def run(self, result=None):
-        """Nine ranks on the guest's two processors need 10 to 50 s, and once more than their deadline: docs/notes/failures.md. The other tests
-        have one attempt."""
-        if "many_ranks" in self._testMethodName:
-            return super().run(result)
-        return unittest.TestCase.run(self, result)
-
+class Verbs(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.lab = RdmaLab(hosts=HOSTS, devices=2)
