@@ -10,7 +10,7 @@ struct Memory {
   long fails_at = -1;  // the allocation of this number
   long allocations = 0, failures = 0;
 };
-// Of the calling thread.
+// The calling thread's.
 Memory& memory();
 
 }  // namespace treering::testing
