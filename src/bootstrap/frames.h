@@ -137,10 +137,12 @@ struct SpreadMessage {
 struct QuestionMessage {
   static constexpr Kind kKind = Kind::kQuestion;
   uint32_t rank = 0, asking_process = 0, asking_rank = 0;
+  uint64_t asked = 0;  // when, by the clock of the rank that asks; the answer has the same
 };
 struct AnswerMessage {
   static constexpr Kind kKind = Kind::kAnswer;
   uint32_t rank = 0, asking_process = 0, asking_rank = 0;
+  uint64_t asked = 0;
   std::string bytes;
 };
 // From rank to rank.
@@ -176,9 +178,11 @@ template <typename V> void visit(V& v, NoticeMessage& m) {
 template <typename V> void visit(V&, HeartbeatMessage&) {}
 template <typename V> void visit(V& v, MovingMessage& m) { v(m.process); v(m.new_top); }
 template <typename V> void visit(V& v, SpreadMessage& m) { v(m.code); v(m.text); }
-template <typename V> void visit(V& v, QuestionMessage& m) { v(m.rank); v(m.asking_process); v(m.asking_rank); }
+template <typename V> void visit(V& v, QuestionMessage& m) {
+  v(m.rank); v(m.asking_process); v(m.asking_rank); v(m.asked);
+}
 template <typename V> void visit(V& v, AnswerMessage& m) {
-  v(m.rank); v(m.asking_process); v(m.asking_rank); v(m.bytes);
+  v(m.rank); v(m.asking_process); v(m.asking_rank); v(m.asked); v(m.bytes);
 }
 template <typename V> void visit(V& v, IntroductionMessage& m) { v(m.source); v(m.destination); v(m.bytes); }
 template <typename V> void visit(V&, IntroducedMessage&) {}

@@ -362,12 +362,13 @@ void Membership::request_status(uint32_t rank) {
   if (member_->is_asking_posted || !member_->questions->has_next(now)) return;
   agent_->post([job = job_, member = member_] {
     std::vector<uint32_t> due;
+    const Clock::time_point when = Clock::now();
     {
       std::lock_guard lock(member->mutex);
       member->is_asking_posted = false;
-      while (const auto next = member->questions->next(Clock::now())) due.push_back(*next);
+      while (const auto next = member->questions->next(when)) due.push_back(*next);
     }
-    for (const uint32_t next : due) job->ask(member->request.rank, next);
+    for (const uint32_t next : due) job->ask(member->request.rank, next, when);
   });
   member_->is_asking_posted = true;  // the agent's thread sees it: it takes the mutex
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <set>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct Waiting {
       const Clock::time_point now = begin + milliseconds(at);
       for (; answer_ms > 0 && seen < questions.size() && questions[seen].at_ms + answer_ms <= at; ++seen)
         if (questions[seen].rank > mute) {
-          pace.answered(questions[seen].rank, now);
+          pace.answered(questions[seen].rank, begin + milliseconds(questions[seen].at_ms), now);
           --due[questions[seen].rank];
         }
       for (uint32_t rank = 1; rank < ranks; ++rank) pace.want(rank, now);
@@ -77,13 +78,98 @@ TEST(QuestionPace, AnAnswerEndsTheLongPause) {
   QuestionPace pace(2);
   const Clock::time_point begin = Clock::now();
   const auto asks = [&](int at) { return pace.want(1, begin + milliseconds(at)), pace.next(begin + milliseconds(at)); };
+  const auto answered = [&](int question, int at) {
+    pace.answered(1, begin + milliseconds(question), begin + milliseconds(at));
+  };
   for (const int at : {0, 20, 60}) EXPECT_EQ(asks(at), 1u);
-  EXPECT_FALSE(asks(70));
-  pace.answered(1, begin + milliseconds(70));
-  EXPECT_EQ(asks(71), 1u);
-  pace.answered(1, begin + milliseconds(75));
-  EXPECT_FALSE(asks(80));
-  EXPECT_EQ(asks(81), 1u);
+  EXPECT_FALSE(asks(61));
+  answered(60, 61);  // the first two were lost
+  EXPECT_FALSE(asks(69));
+  EXPECT_EQ(asks(70), 1u);
+  answered(70, 72);
+  EXPECT_FALSE(asks(79));
+  EXPECT_EQ(asks(80), 1u);
+}
+
+TEST(QuestionPace, ASlowAnswerMakesThePauseFourTimesAsLong) {
+  QuestionPace pace(2);
+  const Clock::time_point begin = Clock::now();
+  const auto asks = [&](int at) { return pace.want(1, begin + milliseconds(at)), pace.next(begin + milliseconds(at)); };
+  const auto answered = [&](int question, int at) {
+    pace.answered(1, begin + milliseconds(question), begin + milliseconds(at));
+  };
+  EXPECT_TRUE(asks(0));
+  EXPECT_TRUE(asks(20));
+  answered(0, 50);
+  EXPECT_FALSE(asks(59));  // the answer of the latest is still to come
+  EXPECT_TRUE(asks(60));   // or was lost
+  answered(20, 70);
+  answered(60, 110);
+  EXPECT_FALSE(asks(259));
+  EXPECT_TRUE(asks(260));
+  // One that takes seconds: 320 ms after the answer, and again after twice the mean of 8 answers.
+  answered(260, 3260);
+  EXPECT_FALSE(asks(3579));
+  EXPECT_TRUE(asks(3580));
+  EXPECT_FALSE(asks(4358));
+  EXPECT_TRUE(asks(4359));
+}
+
+TEST(QuestionPace, AnAnswerToNoQuestionIsIgnored) {
+  QuestionPace pace(2);
+  const Clock::time_point begin = Clock::now();
+  pace.want(1, begin);
+  EXPECT_TRUE(pace.next(begin));
+  for (const Clock::time_point odd : {begin + milliseconds(1), Clock::time_point::min(), Clock::time_point::max()})
+    pace.answered(1, odd, begin + milliseconds(2));
+  pace.want(1, begin + milliseconds(19));
+  EXPECT_FALSE(pace.next(begin + milliseconds(19)));
+  pace.want(1, begin + milliseconds(20));
+  EXPECT_TRUE(pace.next(begin + milliseconds(20)));
+}
+
+// All ranks of a job want to know of all others, and each question goes through one process, which has time for
+// `a_second` of them; the answers come when it has. Returns how long questions waited there at most after `settled`.
+milliseconds longest_wait(uint32_t ranks, uint32_t a_second, milliseconds settled, milliseconds run_time) {
+  struct Waits {
+    uint32_t asks, rank;
+    Clock::time_point when;
+  };
+  std::vector<QuestionPace> paces(ranks, QuestionPace(ranks));
+  std::deque<Waits> queue;
+  const Clock::time_point begin = Clock::now();
+  Clock::duration longest{};
+  constexpr milliseconds kStep(5);
+  for (Clock::duration at{}, had_time_at{}; at < run_time; at += kStep) {
+    const Clock::time_point now = begin + at;
+    for (; !queue.empty() && had_time_at <= at; had_time_at += std::chrono::microseconds(1'000'000 / a_second)) {
+      const Waits next = queue.front();
+      queue.pop_front();
+      if (at >= settled) longest = std::max(longest, now - next.when);
+      paces[next.asks].answered(next.rank, next.when, now);
+    }
+    if (queue.empty()) had_time_at = at;
+    for (uint32_t asks = 0; asks < ranks; ++asks) {
+      for (uint32_t rank = 0; rank < ranks; ++rank)
+        if (rank != asks) paces[asks].want(rank, now);
+      while (const auto rank = paces[asks].next(now)) queue.push_back({asks, *rank, now});
+    }
+  }
+  return std::chrono::duration_cast<milliseconds>(longest);
+}
+
+// What is to be told meanwhile waits as long as a question to each rank from each takes, not longer and longer. It takes a
+// while until the ranks know how slow the answers are.
+TEST(QuestionPace, ABusyTreeIsNotAskedMoreThanItAnswers) {
+  struct Tree {
+    uint32_t ranks, a_second;
+  };
+  for (const auto& [ranks, a_second] : {Tree{9, 50}, Tree{9, 200}, Tree{9, 1000}, Tree{32, 200}, Tree{32, 1000}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, " << a_second << " answers a second");
+    const milliseconds each_once(1000 * ranks * (ranks - 1) / a_second);
+    EXPECT_LE(longest_wait(ranks, a_second, {}, 12 * each_once), 6 * each_once);
+    EXPECT_LE(longest_wait(ranks, a_second, 10 * each_once, 12 * each_once), each_once);
+  }
 }
 
 TEST(QuestionPace, WhoIsWantedOnceIsAskedInTurn) {
@@ -93,7 +179,7 @@ TEST(QuestionPace, WhoIsWantedOnceIsAskedInTurn) {
   std::vector<uint32_t> asked;
   while (const auto rank = pace.next(begin)) asked.push_back(*rank);
   EXPECT_EQ(asked, (std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
-  pace.answered(3, begin + milliseconds(1));
+  pace.answered(3, begin, begin + milliseconds(1));
   EXPECT_EQ(pace.next(begin + milliseconds(1)), 8u);
   EXPECT_FALSE(pace.next(begin + milliseconds(1)));
 }

@@ -34,7 +34,7 @@ std::map<std::string, std::string> entries() {
   all["process_table"] = "M" + encode(table);
   all["blobs"] = "M" + encode(BlobsMessage{3, {"one", "", "three"}});
   all["notice"] = "M" + encode(notice);
-  all["answer"] = "M" + encode(AnswerMessage{1, 2, 3, "status"});
+  all["answer"] = "M" + encode(AnswerMessage{1, 2, 3, 4, "status"});
   all["introduction"] = "M" + encode(IntroductionMessage{1, 2, "tcp"});
   all["handshake"] = "H" + Handshake(JobName{1}, Secret{9}, 5).opening() + std::string(32, 'x');
   all["addresses"] = std::string("A\x04\x0a\x01\x02\x03\x07", 7) + std::string(8, 'y') + "\x06" + std::string(16, 'z');

@@ -5,9 +5,10 @@
 
 namespace treering {
 
-void RankMessages::ask(uint32_t asking, uint32_t rank) {
+void RankMessages::ask(uint32_t asking, uint32_t rank, Clock::time_point now) {
   if (!job_.runs() || rank >= tree_.ranks()) return;
-  take_question(encode(QuestionMessage{rank, tree_.own(), asking}), tree_.own());
+  const auto asked = static_cast<uint64_t>(now.time_since_epoch().count());
+  take_question(encode(QuestionMessage{rank, tree_.own(), asking, asked}), tree_.own());
 }
 
 void RankMessages::take_question(const std::string& bytes, uint32_t from) {
@@ -17,9 +18,9 @@ void RankMessages::take_question(const std::string& bytes, uint32_t from) {
   if (holder != tree_.own()) return connections_.route(holder, bytes, from);
   const auto member = members_.find(question.rank);
   if (!member || !member->events.status) return;
-  take_answer(
-      encode(AnswerMessage{question.rank, question.asking_process, question.asking_rank, member->events.status()}),
-      tree_.own());
+  take_answer(encode(AnswerMessage{question.rank, question.asking_process, question.asking_rank, question.asked,
+                                   member->events.status()}),
+              tree_.own());
 }
 
 void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
@@ -29,17 +30,17 @@ void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
   const auto member = members_.find(answer.asking_rank);
   if (!member) return;
   std::vector<uint32_t> due;
+  const Clock::time_point now = Clock::now();
   member->change([&] {
-    const Clock::time_point now = Clock::now();
     member->statuses[answer.rank] = {answer.bytes, now};
     auto& questions = member->questions;
     if (!questions) return;
-    questions->answered(answer.rank, now);
+    questions->answered(answer.rank, Clock::time_point(Clock::duration(answer.asked)), now);
     while (const auto next = questions->next(now)) due.push_back(*next);
   });
   // Posted, not called: a rank of this process answers at once, from within this function.
   for (const uint32_t next : due)
-    job_.agent->post([this, held = job_.hold(), asking = answer.asking_rank, next] { ask(asking, next); });
+    job_.agent->post([this, held = job_.hold(), asking = answer.asking_rank, next, now] { ask(asking, next, now); });
 }
 
 void RankMessages::take_introduction(const std::string& bytes, uint32_t from) {

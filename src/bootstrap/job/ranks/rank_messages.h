@@ -18,7 +18,7 @@ class RankMessages {
       : job_(job), tree_(tree), connections_(connections), members_(members) {}
 
   // `asking`: a rank of this process.
-  void ask(uint32_t asking, uint32_t rank);
+  void ask(uint32_t asking, uint32_t rank, Clock::time_point now);
   void take_question(const std::string& bytes, uint32_t from);
   void take_answer(const std::string& bytes, uint32_t from);
   void take_introduction(const std::string& bytes, uint32_t from);

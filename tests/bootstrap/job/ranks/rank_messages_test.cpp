@@ -42,18 +42,30 @@ struct Process {
 
 TEST(RankMessages, ARankOfThisProcessAnswersAtOnce) {
   Process process;
-  process.messages.ask(0, 1);
+  process.messages.ask(0, 1, Clock::now());
   ASSERT_EQ(process.held[0]->statuses.count(1), 1u);
   EXPECT_EQ(process.held[0]->statuses[1].first, "status of 1");
   EXPECT_TRUE(process.held[1]->statuses.empty());
 }
 
+TEST(RankMessages, AnAnswerSaysWhenItsQuestionWasAsked) {
+  Process process;
+  auto& questions = process.held[0]->questions.emplace(2);
+  const Clock::time_point asked = Clock::now();
+  questions.want(1, asked);
+  ASSERT_EQ(questions.next(asked), 1u);
+  process.messages.ask(0, 1, asked - std::chrono::milliseconds(1));
+  EXPECT_FALSE(questions.is_answered(1));
+  process.messages.ask(0, 1, asked);
+  EXPECT_TRUE(questions.is_answered(1));
+}
+
 TEST(RankMessages, WhatCannotBeAnsweredIsDropped) {
   Process process;
-  process.messages.ask(0, 2);
-  process.messages.ask(0, 3);
+  process.messages.ask(0, 2, Clock::now());
+  process.messages.ask(0, 3, Clock::now());
   process.held[1]->events.status = nullptr;
-  process.messages.ask(0, 1);
+  process.messages.ask(0, 1, Clock::now());
   process.messages.take_question("nonsense", kNobody);
   process.messages.take_answer("nonsense", kNobody);
   EXPECT_TRUE(process.held[0]->statuses.empty());
@@ -62,7 +74,7 @@ TEST(RankMessages, WhatCannotBeAnsweredIsDropped) {
 TEST(RankMessages, NothingIsAskedBeforeTheRanksHaveMet) {
   Process process;
   process.context.phase = JobContext::Phase::kRendezvous;
-  process.messages.ask(0, 1);
+  process.messages.ask(0, 1, Clock::now());
   EXPECT_TRUE(process.held[0]->statuses.empty());
 }
 
