@@ -2,13 +2,13 @@
 // QuestionPace: which ranks a rank that waits asks for their status, and when. Time and answers in, decisions out.
 //
 //   want() --> | rank 5 | rank 9 | ... | --next()--> under way (few) --answered()--> pause --> want() ...
-//                                                       '-- no answer: 2, 4, 8 ... pauses --> want() ...
+//                                                       '-- no answer: 320 ms or more --> want() ...
 //
 // Each rank that waits wants to know of all others, and the control tree carries introductions, too. So a rank has few
-// questions under way at a time, and one of up to 64 ranks asks at most 400 times a second. Where answers take long, the
-// tree is busy, perhaps with the questions of all. A pause is then four times as long as the last answer took, and no
-// question counts as lost before an answer can be there: what was repeated would make all answers later still, as in a
-// network without congestion control (V. Jacobson, Congestion Avoidance and Control, 1988).
+// questions under way at a time, and one of up to 64 ranks asks at most 400 times a second. Where a rank's answers take
+// long, the way to it is busy, perhaps with the questions of all: it is asked less often, and no question to it counts as
+// lost before the answer can be there. What was repeated would make all answers later still, as in a network without
+// congestion control (V. Jacobson, Congestion Avoidance and Control, 1988).
 #pragma once
 
 #include <algorithm>
@@ -30,18 +30,18 @@ class QuestionPace {
   // Asks the rank in its turn; not if it was asked a moment ago.
   void want(uint32_t rank, Clock::time_point now) {
     Asked& asked = ranks_[rank];
-    if (asked.is_wanted || now - asked.when < (asked.is_answered ? pause_after(asked) : asked.repeat_pause)) return;
+    if (asked.is_wanted || !is_due(asked, now)) return;
     asked.is_wanted = true;
     wanted_.push_back(rank);
   }
   // Whether next() names a rank.
   bool has_next(Clock::time_point now) {
+    while (!wanted_.empty() && !is_due(ranks_[wanted_.front()], now)) {  // its answer came while it waited for its turn
+      ranks_[wanted_.front()].is_wanted = false;
+      wanted_.pop_front();
+    }
     if (wanted_.empty()) return false;
-    if (std::erase_if(under_way_, [this](uint32_t rank) { return is_answered(rank); }) > 0) patience_ = patience();
-    // Those that do not answer hold up the others' turns no longer.
-    const auto is_late = [&](uint32_t rank) { return now - ranks_[rank].when >= patience_; };
-    if (std::erase_if(under_way_, is_late) > 0)
-      patience_ = std::min(2 * patience_, std::max(kMostPatience, patience()));
+    std::erase_if(under_way_, [&](uint32_t rank) { return is_answered(rank) || now - ranks_[rank].when >= kUnderWay; });
     return under_way_.size() < most_under_way_;
   }
   // Whom to ask now; called until there is none, after want() and answered().
@@ -50,53 +50,59 @@ class QuestionPace {
     const uint32_t rank = wanted_.front();
     wanted_.pop_front();
     Asked& asked = ranks_[rank];
-    asked.repeat_pause = std::min(2 * (asked.is_answered ? pause_after(asked) : asked.repeat_pause),
-                                  std::max(kLongestRepeat, 2 * answer_time_));
+    asked.patience = asked.is_answered ? kPatience : std::min(2 * asked.patience, kMaxPatience);
     asked.is_wanted = asked.is_answered = false;
     asked.when = now;
+    std::erase(under_way_, rank);
     under_way_.push_back(rank);
     return rank;
   }
-  // `question`: when it was asked. One may be answered after it was repeated.
+  // `question`: when it was asked. One that was repeated since says how long answers take.
   void answered(uint32_t rank, Clock::time_point question, Clock::time_point now) {
     Asked& asked = ranks_[rank];
-    if (question > asked.when || question < Clock::time_point()) return;  // of no question
-    asked.answer_time = now - question;
-    answer_time_ += (asked.answer_time - answer_time_) / kAnswersInMean;
-    asked.is_answered |= question == asked.when;
+    if (asked.is_answered || question > asked.when || question < Clock::time_point()) return;
+    asked.answer_time = answer_time_ = std::clamp(now - question, Clock::duration(1), kMaxAnswerTime);
+    asked.is_answered = question == asked.when;
   }
-  // The latest question to it.
+  // Whether the latest question to the rank is, or there was none.
   bool is_answered(uint32_t rank) const { return !ranks_.contains(rank) || ranks_.at(rank).is_answered; }
 
  private:
   static constexpr Clock::duration kPauseOfRank = std::chrono::microseconds(2500);
   static constexpr Clock::duration kShortest = std::chrono::milliseconds(10), kLongest = std::chrono::milliseconds(160);
-  static constexpr Clock::duration kLongestRepeat = 2 * kLongest;
-  // Those who find out what went wrong give all ranks together 700 ms. It doubles while no answer comes.
-  static constexpr Clock::duration kLeastPatience = std::chrono::milliseconds(30),
-                                   kMostPatience = std::chrono::seconds(5);
-  static constexpr int kAnswersInMean = 8;
+  static constexpr Clock::duration kPatience = std::chrono::milliseconds(320), kMaxPatience = std::chrono::seconds(10);
+  static constexpr Clock::duration kUnknown{}, kMaxAnswerTime = std::chrono::seconds(10);
+  // A rank that does not answer holds up the others' turns no longer: those who find out what went wrong give all ranks
+  // together 700 ms.
+  static constexpr Clock::duration kUnderWay = std::chrono::milliseconds(30);
 
   struct Asked {
     Clock::time_point when{};
-    Clock::duration answer_time{};   // of the last question that was answered
-    Clock::duration repeat_pause{};  // while the latest is not
+    Clock::duration answer_time = kUnknown;  // of its last answer
+    Clock::duration patience{};              // with the latest question, see patience_with()
     bool is_wanted = false;
-    bool is_answered = true;  // the latest; also before the first
+    bool is_answered = true;
   };
-  // From one question to the next.
-  Clock::duration pause_after(const Asked& asked) const {
-    return std::max(pause_, std::min(4 * asked.answer_time, asked.answer_time + kLongestRepeat));
+  bool is_due(const Asked& asked, Clock::time_point now) const {
+    return now - asked.when >= (asked.is_answered ? pause_after(asked) : patience_with(asked));
   }
-  Clock::duration patience() const { return std::max(kLeastPatience, 2 * answer_time_); }
+  // Until a question counts as lost. It doubles, but once the rank or, before it has, another one has answered, which
+  // says how long answers take, only to what those who find out what went wrong give all ranks (700 ms).
+  Clock::duration patience_with(const Asked& asked) const {
+    const Clock::duration time = asked.answer_time != kUnknown ? asked.answer_time : answer_time_;
+    return std::max(2 * time, std::min(asked.patience, time == kUnknown ? kMaxPatience : 2 * kPatience));
+  }
+  // From a question that was answered to the next.
+  Clock::duration pause_after(const Asked& asked) const {
+    return std::max(pause_, asked.answer_time + std::min(3 * asked.answer_time, kLongest));
+  }
 
   const Clock::duration pause_;
   const size_t most_under_way_;
   std::map<uint32_t, Asked> ranks_;
   std::deque<uint32_t> wanted_;
   std::vector<uint32_t> under_way_;
-  Clock::duration answer_time_{};              // the mean, of all ranks
-  Clock::duration patience_ = kLeastPatience;  // with those under way
+  Clock::duration answer_time_ = kUnknown;  // of the last answer of any rank
 };
 
 }  // namespace treering

@@ -278,7 +278,6 @@ void Job::apply(const NoticeMessage& notice) {
       return liveness_.take_heard(notice.process);
     case NoticeType::kMoved:
       tree_.move(notice.process, notice.other);
-      members_.ask_anew();
       return liveness_.take_move(notice.process);
     case NoticeType::kRankLeft: {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);

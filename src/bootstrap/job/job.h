@@ -75,7 +75,7 @@ class Job : public std::enable_shared_from_this<Job> {
       if (events.on_no_descriptor) events.on_no_descriptor(wait);
     });
   }
-  void ask(uint32_t asking, uint32_t rank, Clock::time_point now) { rank_messages_.ask(asking, rank, now); }
+  void ask(uint32_t asking, uint32_t rank, Clock::time_point when) { rank_messages_.ask(asking, rank, when); }
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree, or tells another part of the tree what it knows before it leaves.
   bool seeks_parent() const { return seeker_.lacks_parent() || tells_another_part(); }

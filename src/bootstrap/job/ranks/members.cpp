@@ -40,13 +40,6 @@ void Members::tell(const std::function<void(const MemberEvents&)>& event) const 
   for (const auto& [rank, member] : members_) member->tell(event);
 }
 
-void Members::ask_anew() const {
-  for (const auto& [rank, member] : members_) {
-    std::lock_guard lock(member->mutex);
-    if (member->questions) member->questions.emplace(member->request.ranks);
-  }
-}
-
 void Members::ticks(Clock::time_point now) const {
   for (const auto& [rank, member] : members_) {
     std::lock_guard lock(member->mutex);

@@ -35,8 +35,6 @@ class Members {
   // Their waits end with this, unless they have failed already.
   void fail(const Status& status) const;
   void tell(const std::function<void(const MemberEvents&)>& event) const;
-  // The tree has changed: questions and answers may have been lost on the way.
-  void ask_anew() const;
   // Without waking anyone: the agent has ticked, or is late by `pause`, or ticks no more.
   void ticks(Clock::time_point now) const;
   void ends_tick(const OwnPause* pause) const;

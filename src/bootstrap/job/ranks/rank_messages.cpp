@@ -5,9 +5,9 @@
 
 namespace treering {
 
-void RankMessages::ask(uint32_t asking, uint32_t rank, Clock::time_point now) {
+void RankMessages::ask(uint32_t asking, uint32_t rank, Clock::time_point when) {
   if (!job_.runs() || rank >= tree_.ranks()) return;
-  const auto asked = static_cast<uint64_t>(now.time_since_epoch().count());
+  const auto asked = static_cast<uint64_t>(when.time_since_epoch().count());
   take_question(encode(QuestionMessage{rank, tree_.own(), asking, asked}), tree_.own());
 }
 
@@ -28,7 +28,7 @@ void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
   if (!decode(bytes, &answer)) return;
   if (answer.asking_process != tree_.own()) return connections_.route(answer.asking_process, bytes, from);
   const auto member = members_.find(answer.asking_rank);
-  if (!member) return;
+  if (!member || answer.rank >= tree_.ranks()) return;
   std::vector<uint32_t> due;
   const Clock::time_point now = Clock::now();
   member->change([&] {

@@ -17,8 +17,8 @@ class RankMessages {
   RankMessages(const JobContext& job, const ProcessTree& tree, TreeConnections& connections, const Members& members)
       : job_(job), tree_(tree), connections_(connections), members_(members) {}
 
-  // `asking`: a rank of this process.
-  void ask(uint32_t asking, uint32_t rank, Clock::time_point now);
+  // `asking`: a rank of this process. `when`: as its pace has it; the answer says it.
+  void ask(uint32_t asking, uint32_t rank, Clock::time_point when);
   void take_question(const std::string& bytes, uint32_t from);
   void take_answer(const std::string& bytes, uint32_t from);
   void take_introduction(const std::string& bytes, uint32_t from);

@@ -59,23 +59,6 @@ TEST(Members, EventsWaitForOneThatHasSetNone) {
   EXPECT_TRUE(member->waiting.empty()) << "they are dropped";
 }
 
-TEST(Members, WhatWasUnderWayInATreeThatChangedIsAskedAnew) {
-  Members members;
-  const auto asks = member_of(1), asks_none = member_of(2);
-  members.add(asks);
-  members.add(asks_none);
-  const Clock::time_point now = Clock::now();
-  asks->questions.emplace(3);
-  asks->questions->want(2, now);
-  EXPECT_EQ(asks->questions->next(now), 2u);
-  asks->questions->want(2, now);
-  EXPECT_FALSE(asks->questions->has_next(now));
-  members.ask_anew();
-  asks->questions->want(2, now);
-  EXPECT_EQ(asks->questions->next(now), 2u);
-  EXPECT_FALSE(asks_none->questions.has_value());
-}
-
 TEST(Members, TheFirstFailureStays) {
   Members members;
   const auto member = member_of(1);
