@@ -7,11 +7,19 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "bootstrap/membership.h"
 #include "bootstrap/question_pace.h"
 
 namespace treering {
+
+// What another rank has answered.
+struct KnownStatus {
+  std::string bytes;
+  Clock::time_point came;
+  uint64_t asked = 0;  // see QuestionMessage
+};
 
 struct Member {
   JoinRequest request;
@@ -28,7 +36,7 @@ struct Member {
   uint64_t staging_bytes = 0;  // there once joined
   uint64_t answered = 0;       // rounds
   std::shared_ptr<const std::vector<std::string>> answer;
-  std::map<uint32_t, std::pair<std::string, Clock::time_point>> statuses;
+  std::map<uint32_t, KnownStatus> statuses;
   std::optional<QuestionPace> questions;  // once one was asked
   bool is_asking_posted = false;          // to the agent, which has not come to it
   std::vector<SilentRanks> silent;

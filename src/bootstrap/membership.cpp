@@ -377,8 +377,8 @@ bool Membership::latest_status(uint32_t rank, std::string* bytes, Clock::time_po
   std::lock_guard lock(member_->mutex);
   auto found = member_->statuses.find(rank);
   if (found == member_->statuses.end()) return false;
-  *bytes = found->second.first;
-  *when = found->second.second;
+  *bytes = found->second.bytes;
+  *when = found->second.came;
   return true;
 }
 

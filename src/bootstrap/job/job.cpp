@@ -157,6 +157,7 @@ void Job::attached(std::shared_ptr<SecureConnection> connection, uint32_t parent
   if (tree_.is_top()) exchanger_.hand_over();
   detector_.connected(parent);
   connections_.add_parent(parent, std::move(connection));
+  members_.tree_changed();
   liveness_.publish_silence();  // it may be of the parent before
   // Before the notices: one that a rank has left would end an exchange whose blobs the parent lacks.
   exchanger_.bring_up_to_date(parent, round);
@@ -192,6 +193,7 @@ void Job::accept_child(std::shared_ptr<SecureConnection> connection, const Attac
   connection->send(encode(AttachedMessage{tree_.own(), exchanger_.round()}));
   detector_.connected(process);
   connections_.add_child(process, std::move(connection));
+  members_.tree_changed();
   if (context_.runs() && !attach.has_process_table) rendezvous_.send_process_table(process);
   if (context_.runs()) exchanger_.bring_up_to_date(process, attach.round);
   notices_.tell_all(process);
@@ -245,12 +247,14 @@ void Job::on_message(uint32_t from, const std::string& bytes, int fd) {
 // A child has another parent, or has left. It may have had to, because this process did not answer for a while.
 void Job::on_moving(uint32_t from, const MovingMessage& message) {
   if (message.process == from) connections_.end(from);
+  members_.tree_changed();
   if (context_.runs() && message.new_top != tree_.own() && message.new_top < tree_.size())
     seeker_.follow(message, from);
   maybe_finish();
 }
 
 void Job::on_broken(uint32_t process, const FailureDetector::Broken& broken) {
+  members_.tree_changed();
   if (tree_.has_left(process)) {
     detector_.relay_is_gone(process);
   } else if (!context_.has_failed()) {
@@ -278,6 +282,7 @@ void Job::apply(const NoticeMessage& notice) {
       return liveness_.take_heard(notice.process);
     case NoticeType::kMoved:
       tree_.move(notice.process, notice.other);
+      members_.tree_changed();
       return liveness_.take_move(notice.process);
     case NoticeType::kRankLeft: {
       const Status cause(static_cast<trResult_t>(notice.code), notice.text);

@@ -40,6 +40,13 @@ void Members::tell(const std::function<void(const MemberEvents&)>& event) const 
   for (const auto& [rank, member] : members_) member->tell(event);
 }
 
+void Members::tree_changed() const {
+  for (const auto& [rank, member] : members_) {
+    std::lock_guard lock(member->mutex);
+    if (member->questions) member->questions->tree_changed();
+  }
+}
+
 void Members::ticks(Clock::time_point now) const {
   for (const auto& [rank, member] : members_) {
     std::lock_guard lock(member->mutex);

@@ -35,6 +35,8 @@ class Members {
   // Their waits end with this, unless they have failed already.
   void fail(const Status& status) const;
   void tell(const std::function<void(const MemberEvents&)>& event) const;
+  // Questions to other ranks may have been lost.
+  void tree_changed() const;
   // Without waking anyone: the agent has ticked, or is late by `pause`, or ticks no more.
   void ticks(Clock::time_point now) const;
   void ends_tick(const OwnPause* pause) const;

@@ -32,7 +32,8 @@ void RankMessages::take_answer(const std::string& bytes, uint32_t from) {
   std::vector<uint32_t> due;
   const Clock::time_point now = Clock::now();
   member->change([&] {
-    member->statuses[answer.rank] = {answer.bytes, now};
+    KnownStatus& known = member->statuses[answer.rank];
+    if (answer.asked >= known.asked) known = {answer.bytes, now, answer.asked};  // else it took a longer way
     auto& questions = member->questions;
     if (!questions) return;
     questions->answered(answer.rank, Clock::time_point(Clock::duration(answer.asked)), now);

@@ -59,6 +59,25 @@ TEST(Members, EventsWaitForOneThatHasSetNone) {
   EXPECT_TRUE(member->waiting.empty()) << "they are dropped";
 }
 
+TEST(Members, QuestionsAreAskedAgainWhenTheTreeHasChanged) {
+  Members members;
+  const auto asks = member_of(1), asks_none = member_of(2);
+  members.add(asks);
+  members.add(asks_none);
+  auto& questions = asks->questions.emplace(100);
+  Clock::time_point now = Clock::now();
+  const auto asks_again_after = [&](int ms) {
+    now += std::chrono::milliseconds(ms);
+    questions.want(3, now);
+    return questions.next(now).has_value();
+  };
+  for (const int ms : {0, 320, 640}) EXPECT_TRUE(asks_again_after(ms));
+  EXPECT_FALSE(asks_again_after(320));
+  members.tree_changed();
+  EXPECT_TRUE(asks_again_after(0));
+  EXPECT_FALSE(asks_none->questions.has_value());
+}
+
 TEST(Members, TheFirstFailureStays) {
   Members members;
   const auto member = member_of(1);

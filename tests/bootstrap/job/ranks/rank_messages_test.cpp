@@ -44,7 +44,7 @@ TEST(RankMessages, ARankOfThisProcessAnswersAtOnce) {
   Process process;
   process.messages.ask(0, 1, Clock::now());
   ASSERT_EQ(process.held[0]->statuses.count(1), 1u);
-  EXPECT_EQ(process.held[0]->statuses[1].first, "status of 1");
+  EXPECT_EQ(process.held[0]->statuses[1].bytes, "status of 1");
   EXPECT_TRUE(process.held[1]->statuses.empty());
 }
 
@@ -58,6 +58,23 @@ TEST(RankMessages, AnAnswerSaysWhenItsQuestionWasAsked) {
   EXPECT_FALSE(questions.is_answered(1));
   process.messages.ask(0, 1, asked);
   EXPECT_TRUE(questions.is_answered(1));
+}
+
+TEST(RankMessages, AnAnswerThatTookLongerDoesNotReplaceOneThatWasAskedLater) {
+  Process process;
+  const auto answers = [&](uint64_t asked, const std::string& bytes) {
+    process.messages.take_answer(encode(AnswerMessage{2, 0, 0, asked, bytes}), kNobody);
+    return process.held[0]->statuses[2].bytes;
+  };
+  EXPECT_EQ(answers(5, "asked at 5"), "asked at 5");
+  EXPECT_EQ(answers(4, "asked at 4"), "asked at 5");
+  EXPECT_EQ(answers(6, "asked at 6"), "asked at 6");
+}
+
+TEST(RankMessages, ARankThatDoesNotExistAnswersNothing) {
+  Process process;
+  process.messages.take_answer(encode(AnswerMessage{3, 0, 0, 5, "rank 3 of 3"}), kNobody);
+  EXPECT_TRUE(process.held[0]->statuses.empty());
 }
 
 TEST(RankMessages, WhatCannotBeAnsweredIsDropped) {
