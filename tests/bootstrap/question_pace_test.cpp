@@ -171,8 +171,8 @@ struct BusyTree {
     std::deque<Waits> queue;
     std::array<milliseconds, 10> longest{};
     const Clock::time_point begin = Clock::now();
-    constexpr milliseconds kStep(5);
-    for (Clock::duration at{}, has_time_at{}; at < run_time; at += kStep) {
+    const Clock::duration step = std::clamp<Clock::duration>(run_time / 2000, milliseconds(1), milliseconds(20));
+    for (Clock::duration at{}, has_time_at{}; at < run_time; at += step) {
       const Clock::time_point now = begin + at;
       for (; !queue.empty() && has_time_at <= at; has_time_at += std::chrono::microseconds(1'000'000 / a_second)) {
         const Waits next = queue.front();
