@@ -80,8 +80,8 @@ class QuestionPace {
  private:
   static constexpr Clock::duration kPauseOfRank = std::chrono::microseconds(2500);
   static constexpr Clock::duration kShortest = std::chrono::milliseconds(10), kLongest = std::chrono::milliseconds(160);
-  // A question from each rank to each is twice as much for twice as many ranks.
   static constexpr Clock::duration kPatience = std::chrono::milliseconds(320), kMaxPatience = std::chrono::seconds(10);
+  // The more ranks ask one another, the later the first answers may come.
   static constexpr Clock::duration kPatienceOfRank = std::chrono::milliseconds(40);
   static constexpr Clock::duration kMaxAnswerTime = std::chrono::seconds(10);
   static constexpr Clock::duration kMaxRest = std::chrono::milliseconds(40);

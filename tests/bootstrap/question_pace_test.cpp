@@ -212,7 +212,7 @@ TEST(QuestionPace, ABusyTreeIsNotAskedMoreThanItAnswers) {
     const auto waits = tree.waits(20 * each_once);
     EXPECT_LE(*std::max_element(waits.begin(), waits.end()), 6 * each_once);
     for (size_t tenth = 5; tenth < 10; ++tenth) EXPECT_LE(waits[tenth], each_once) << tenth;
-    EXPECT_GT(waits[9], each_once / 4) << "nobody asks any more";
+    EXPECT_GT(waits[9], each_once / 4) << "no rank asks any more";
   }
 }
 
