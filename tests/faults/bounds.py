@@ -2,7 +2,7 @@
 """How long after a fault an error may come, as docs/failures.md promises it; without the slack."""
 
 from facts import CREATIONS
-from scenario import ABORT, CALLING, DEATH, DIFFER, ERROR, LEFT, STOP
+from scenario import ABORT, CALLING, DEATH, DIFFER, ERROR, LEFT, NETWORK, STOP
 
 # Seconds within which a death is told: where all share a machine; over TCP, as it may have connected others that must find a new
 # place in the tree; over networks of others. A rank that ends before it comes to a rendezvous is missing until the deadline.
@@ -10,6 +10,7 @@ TOLD_NEAR, TOLD_OVER_TCP, TOLD_WITHIN = 1, 4, 3
 # What a rank does itself it also tells, or the ranks see it as soon as they wait for one another.
 DEEDS = (LEFT, ABORT, DIFFER)
 DID = {"leave": "leave", "abort": "abort", "revoke": "revoke", "differ": "differ"}  # kind -> what the victim says
+DESTROYED_WITHIN = 2  # seconds that trCommDestroy may take
 CALLS_ON = 1  # seconds within which all ranks are in a call that needs the rank that is hit; large ones take that long
 
 
@@ -24,6 +25,14 @@ def most_seconds(facts, error):
         return min(scenario.timeout, TOLD_WITHIN)
     # Before the last exchange of a creation pairs of ranks try to reach one another, for half of the deadline.
     return scenario.timeout * (1.5 if error.call in CREATIONS else 1)
+
+
+def most_seconds_of_destroy(scenario, rank):
+    if scenario.kind == "stop-short" and rank in scenario.victims:
+        return DESTROYED_WITHIN + scenario.seconds
+    if scenario.cause == NETWORK:  # what was sent last is sent again by another connection: a stall and a second
+        return max(DESTROYED_WITHIN, min(2.5, scenario.timeout / 4) + 1)
+    return DESTROYED_WITHIN
 
 
 def _told_within(scenario):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The judge measures deadlines of calls that moved from when they may have moved last."""
+"""The judge measures deadlines of calls that moved from when they may have moved last, and how long a destroy takes."""
 
 import unittest
 
@@ -41,3 +41,16 @@ class DeadlineOfACallThatMovedTest(unittest.TestCase):
         died, came = (errors(DIED, FAULT + TIMEOUT + 0.7, began=began) for began in (FAULT, FAULT + 0.3))
         found = judge(record(scenario(), {0: died, 1: came, 3: died}), SLACK)
         self.assertIn("late", [finding.kind for finding in found])
+
+
+class DestroyTest(unittest.TestCase):
+    def kinds(self, seconds, kind, timeout):
+        lines = [(when, word, f"0 {seconds}" if word == "destroyed" else rest) for when, word, rest in errors(SILENT, FAULT + timeout, code=8)]
+        found = judge(record(scenario(kind, timeout=timeout), lines), SLACK)
+        return {finding.kind for finding in found if "trCommDestroy" in finding.text}
+
+    def test_waits_for_another_connection_where_the_network_is_cut(self):
+        for kind, timeout, seconds, expected in (("link-cut", 20, 3.9, set()), ("link-cut", 20, 4.1, {"late"}), ("link-cut", 20, 4.6, {"overdue"}),
+                                                 ("link-cut", 4, 2.4, set()), ("link-cut", 4, 2.6, {"late"}), ("stop", 20, 2.6, {"late"})):
+            with self.subTest(kind, timeout=timeout, seconds=seconds):
+                self.assertEqual(self.kinds(seconds, kind, timeout), expected)

@@ -9,7 +9,7 @@ import collections
 import re
 import signal
 
-from bounds import calls_on_until, deed_at, most_seconds
+from bounds import calls_on_until, deed_at, most_seconds, most_seconds_of_destroy
 from codes import TIMED_OUT, fault_of_code
 from culprits import Culprits
 from facts import CREATIONS, Facts, errors_of
@@ -94,8 +94,8 @@ class Judge:
                 self._add("wrong", rank, line.rest)
             if line.word == "destroyed":
                 code, seconds = line.rest.split()
-                stopped = self._scenario.seconds if self._scenario.kind == "stop-short" and rank in self._scenario.victims else 0
-                self._judge_seconds(rank, float(seconds), 2 + stopped, f"trCommDestroy took {seconds} s")
+                most = most_seconds_of_destroy(self._scenario, rank)
+                self._judge_seconds(rank, float(seconds), most, f"trCommDestroy took {seconds} s")
                 self._judge_end_of_communicator(rank, "trCommDestroy", code)
             if line.word == "gone":
                 self._judge_end_of_communicator(rank, "trCommAbort" if self._scenario.kind == "abort" else "trCommDestroy", line.rest)

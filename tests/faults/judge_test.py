@@ -5,7 +5,7 @@
 import dataclasses
 import unittest
 
-from bounds_test import DeadlineOfACallThatMovedTest  # noqa: F401
+from bounds_test import DeadlineOfACallThatMovedTest, DestroyTest  # noqa: F401
 from causes_test import CallsThatDifferTest, GoingTest, OneCauseTest, RecoveryTest  # noqa: F401
 from codes_test import CodesOfACutNetworkTest, CodesOfALimitTest, CodesOfClosedSocketsTest  # noqa: F401
 from group import Line, Process

@@ -375,6 +375,37 @@ class TwoNetworks(RankCase):
                     self.end(rank)
 
 
+    def cut_and_send_last(self, *nics):
+        ranks = self.start("send-last", hosts=(0, 1))
+        for rank in ranks.values():
+            rank.wait_for("running")
+        for nic in nics:
+            self.lab.cut(1, nic)
+        try:
+            ranks[0].tell()
+            self.assertLess(float(ranks[0].wait_for("destroyed")[1]), TIMEOUT, "it waits for ever")
+            if len(nics) == 2:
+                self.assertIsNone(ranks[1].find("received"), "the networks were not cut: nothing was under way")
+            else:
+                ranks[1].wait_for("received")
+        finally:
+            for nic in nics:
+                self.lab.heal(1, nic)
+        ranks[1].wait_for("received")
+        for rank in ranks.values():
+            rank.wait_for("destroyed")
+            rank.tell()
+            self.expect_clean_end(rank)
+
+    def test_what_a_rank_sends_last_takes_the_other_network(self):
+        for nic in (0, 1):
+            with self.subTest(nic=nic):
+                self.cut_and_send_last(nic)
+
+    def test_what_a_rank_sends_last_arrives_after_an_outage(self):
+        self.cut_and_send_last(0, 1)
+
+
 class SlowNetwork(RankCase):
     """While a communicator is created, one rank of each host measures the network, which takes long here."""
     lab_options = {"hosts": 4, "mbit": 1}

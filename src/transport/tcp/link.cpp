@@ -29,8 +29,6 @@ using Clock = TcpClock;
 // the kTellEvery-th, and a message that goes the other way tells it for nothing. All that may be sent without a copy is
 // among the larger ones: where its stream breaks the sender waits for the news that it was popped.
 constexpr uint32_t kToldAtOnceBytes = kZeroCopyBytes;
-// A kernel acknowledges within 40 ms and a round trip. Where it does not in this time drain() waits for it.
-constexpr auto kAcknowledgedWithin = std::chrono::milliseconds(200);
 // What a peer that has left sent before may be on its way: so long it is waited for while nothing comes.
 constexpr auto kDrainTimeout = std::chrono::seconds(10);
 // A link that waits in vain looks at the clock every so many times, and every so long at its streams.
@@ -54,7 +52,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   ~Link() override {
     finish();
     const bool matters = health_.ok() && !abandoned_;
-    while (matters && !sender_.delivered() && Clock::now() - finished_ < kAcknowledgedWithin)
+    while (matters && !sender_.delivered() && Clock::now() - finished_ < TcpDeparture::kAnswersWithin)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (matters && options_.drain && !sender_.delivered())
       if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.drain(fd);
@@ -67,6 +65,18 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
   void deliver_incoming(PeerStreamId stream, int fd) override { deliver({false, stream, {}, fd}); }
   void deliver_departure() override { departed_.store(true, std::memory_order_release); }
+  bool may_finish() override {
+    if (!health_.ok() || abandoned_) return true;
+    if (!departure_.has_begun()) {
+      departure_.begin(Clock::now());
+      first_key_ = sender_.shared_key();
+      sender_.say_goodbye();
+    }
+    poll();
+    look_at_streams();
+    if (!health_.ok() || has_left()) return true;
+    return departure_.is_over({sender_.has_arrived(), sender_.since_answer()}, Clock::now(), timeouts_.leave);
+  }
   void finish() override {
     if (finished_ != Clock::time_point()) return;
     finished_ = Clock::now();
@@ -390,7 +400,10 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     if (now < next_look_) return;
     next_look_ = now + kLookEvery;
     if (std::exchange(heard_bytes_, receiver_.received()) != receiver_.received()) heard_ = now;
-    note(sender_.look(now));
+    // A rank that leaves closes no stream before another network has proved to work: the kernel may still deliver.
+    const bool keep = departure_.has_begun() && sender_.shared_key() == first_key_;
+    note(sender_.look(now, keep ? TcpSender::Stalled::kKeep : TcpSender::Stalled::kLose));
+    if (keep && sender_.has_stalled()) ask(0, now);
     if (is_unsettled()) send_pending();
   }
 
@@ -437,6 +450,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint64_t heard_bytes_ = 0;   // ... by then
   uint32_t vain_ = 0, flushes_ = 0;
   bool abandoned_ = false;
+  TcpDeparture departure_;
+  uint64_t first_key_ = 0;  // of the shared stream, when it began
 
   std::atomic<bool> departed_{false};
   std::atomic<bool> has_mail_{false};

@@ -71,8 +71,11 @@ class TcpLink : public SendQueue {
   // The peer has left. What it opened was delivered before.
   virtual void deliver_departure() = 0;
 
-  // Nothing will be posted or read any more. Destruction says it too, and waits a moment for the peer's kernel. When
-  // several links end, all are told first.
+  // Before the rank leaves, again and again until it is true: nothing will be posted or read any more, and the peer
+  // needs this link no longer. Otherwise what it may lack is sent, by another network where the first does not answer,
+  // for a bounded time (TcpTimeouts).
+  virtual bool may_finish() = 0;
+  // Destruction says it too, and waits a moment for the peer's kernel. When several links end, all are told first.
   virtual void finish() = 0;
 
   // What is under way is not needed: destruction waits for nothing, and the socket is not drained.

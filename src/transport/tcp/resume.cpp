@@ -12,12 +12,15 @@ using std::chrono::milliseconds;
 // Each link finds out by itself, one after the other where calls depend on one another.
 constexpr milliseconds kMinStall{1000}, kMaxStall{2500};
 constexpr milliseconds kAfterDeadline{2000};
+// For the new connection by another network, once a stream is taken for dead.
+constexpr milliseconds kMaxReopen{1000};
 constexpr milliseconds kMinKernel{120'000}, kKernelWithout{600'000};
 }  // namespace
 
 TcpTimeouts::TcpTimeouts(milliseconds deadline)
     : stall(deadline.count() == 0 ? kMaxStall : std::clamp(deadline / 4, kMinStall, kMaxStall)),
       redial(deadline.count() == 0 ? deadline : deadline + kAfterDeadline),
+      leave(deadline.count() == 0 ? stall + kMaxReopen : std::min(deadline, stall + kMaxReopen)),
       kernel(deadline.count() == 0 ? kKernelWithout : std::max(deadline, kMinKernel)) {}
 
 bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds timeout) {
@@ -27,6 +30,12 @@ bool TcpStall::look(const Facts& facts, TcpClock::time_point now, milliseconds t
     return false;
   }
   return now - since_ >= timeout && facts.since_answer >= timeout;
+}
+
+bool TcpDeparture::is_over(const Facts& facts, TcpClock::time_point now, milliseconds timeout) const {
+  if (facts.arrived) return true;
+  const auto waited = now - began_;
+  return waited >= timeout || waited - facts.since_answer >= kAnswersWithin;
 }
 
 void TcpRedial::ask(TcpClock::time_point now) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a stream of a link is taken for dead, when it is asked for again, and for how long. Time and facts in, decisions
-// out: no sockets.
+// When a stream of a link is taken for dead, when it is asked for again, and for how long; when a rank may leave. Time
+// and facts in, decisions out: no sockets.
 //
 //   stream:  open --- broken, or stalled ---> lost --- wanted ---> asked for --- failed ---> pause --- wanted ---> ...
 //                                                                     '-- opened
@@ -31,6 +31,8 @@ struct TcpTimeouts {
   // Until a stream must be there again. Where a rank waits for it its own deadline comes first, whose error tells which
   // ranks do not answer. 0: for ever.
   std::chrono::milliseconds redial;
+  // A rank that leaves waits so long for kernels that do not answer: what it sent last may be needed.
+  std::chrono::milliseconds leave;
   // After so long the kernel itself gives a connection up, if nothing above looks after it.
   std::chrono::milliseconds kernel;
 };
@@ -44,6 +46,7 @@ class TcpStall {
     bool under_way = false;
     uint64_t acknowledged = 0;
     std::chrono::milliseconds since_answer{};
+    bool in_flight = false;  // under way, and not for want of room at the receiver
   };
   // True: it is dead.
   bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout);
@@ -52,6 +55,24 @@ class TcpStall {
  private:
   TcpClock::time_point since_{};
   uint64_t acknowledged_ = 0;
+};
+
+// A rank is about to leave: may it close its streams to a peer?
+class TcpDeparture {
+ public:
+  // A kernel acknowledges within 40 ms and a round trip.
+  static constexpr auto kAnswersWithin = std::chrono::milliseconds(200);
+  struct Facts {
+    bool arrived = false;               // the peer's kernel has all that was sent
+    TcpClock::duration since_answer{};  // on each stream on which something is in flight
+  };
+  bool has_begun() const { return began_ != TcpClock::time_point(); }
+  void begin(TcpClock::time_point now) { began_ = now; }
+  // Also where the network works, and all takes its time: the kernels do the rest alone.
+  bool is_over(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout) const;
+
+ private:
+  TcpClock::time_point began_{};
 };
 
 // One stream of this rank's, as it is opened again and again.

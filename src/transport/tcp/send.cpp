@@ -387,13 +387,16 @@ bool TcpSender::stands_still(Stream* stream, TcpClock::time_point now) const {
   return look_at_stream(stream->fd, stream->taken, &facts) && stream->stall.look(facts, now, timeouts_.stall);
 }
 
-Status TcpSender::look(TcpClock::time_point now) {
+Status TcpSender::look(TcpClock::time_point now, Stalled stalled) {
   if (any_closed_) remove_closed();
+  has_stalled_ = false;
   TR_RETURN_IF_ERROR(take_notices());
   for (size_t i = 0; i < streams_.size(); ++i) {
     Stream* stream = streams_[i].get();
     if (stream->closed) continue;
     if (stands_still(stream, now)) {
+      has_stalled_ = true;
+      if (stalled == Stalled::kKeep) continue;
       lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()),
            stream->stall.since());
       continue;
@@ -409,15 +412,47 @@ Status TcpSender::look(TcpClock::time_point now) {
   return {};
 }
 
-void TcpSender::finish() {
+void TcpSender::say_goodbye() {
   TcpFrame goodbye;
   goodbye.type = TcpFrameType::kGoodbye;
   for (const auto& stream : streams_) {
+    // Where a frame waits that an operation which failed has left, the peer hears it by the rendezvous.
+    if (!stream->shared() || stream->closed || stream->busy || stream->said_goodbye) continue;
+    load_frame(stream.get(), goodbye);
+    stream->done = 0;
+    const auto sent = static_cast<size_t>(std::max<ssize_t>(give(stream.get(), false), 0));
+    stream->taken += sent;
+    stream->done += sent;
+    stream->said_goodbye = sent > 0;
+    stream->busy = sent > 0 && sent < stream->head_bytes;
+  }
+  update_pending();
+}
+
+bool TcpSender::has_arrived() const {
+  if (wants_shared() || wants_large()) return false;
+  return std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    const int goodbye = stream->said_goodbye ? int{sizeof(TcpFrame)} : 0;
+    return stream->closed || (!stream->busy && unacknowledged_bytes(stream->fd) <= goodbye);
+  });
+}
+
+TcpClock::duration TcpSender::since_answer() const {
+  TcpClock::duration longest{};
+  if (wants_shared() || wants_large()) return TcpClock::duration::max();
+  for (const auto& stream : streams_) {
+    TcpStall::Facts facts;
+    if (!stream->closed && look_at_stream(stream->fd, stream->taken, &facts) && facts.in_flight)
+      longest = std::max<TcpClock::duration>(longest, facts.since_answer);
+  }
+  return longest;
+}
+
+void TcpSender::finish() {
+  say_goodbye();
+  for (const auto& stream : streams_) {
     if (!stream->shared() || stream->closed) continue;
     leave_to_kernel(stream->fd);
-    // Where it finds no room, or a frame waits that an operation which failed has left, the peer hears it by the
-    // rendezvous.
-    if (!stream->busy) (void)send(stream->fd, &goodbye, sizeof goodbye, MSG_DONTWAIT | MSG_NOSIGNAL);
     (void)shutdown(stream->fd, SHUT_WR);
   }
 }

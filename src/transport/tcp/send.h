@@ -76,9 +76,18 @@ class TcpSender {
   bool has_messages() const { return outbox_.has_unwritten(); }
   // Gives the kernel what it takes.
   Status flush();
-  // Looks which streams have broken, or stand still.
-  Status look(TcpClock::time_point now);
+  // Looks which streams have broken, or stand still. Those are lost, or kept and reported (has_stalled).
+  enum class Stalled { kLose, kKeep };
+  Status look(TcpClock::time_point now, Stalled stalled);
+  bool has_stalled() const { return has_stalled_; }
 
+  // Tells the peer that this rank leaves, and needs nothing of it.
+  void say_goodbye();
+  // Nothing waits to be sent, and the peer's kernel has all that was, but for the goodbye.
+  bool has_arrived() const;
+  // Since the peer's kernel has answered on all streams on which something is in flight, and not only unsent for want of
+  // room there. The longest time: something waits to be sent.
+  TcpClock::duration since_answer() const;
   // Nothing more will be sent on the shared stream.
   void finish();
   // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under
@@ -101,6 +110,7 @@ class TcpSender {
     bool replaced = false;   // it gets no more frames
     bool zero_copy = false;  // the kernel can
     bool refused = false;    // ... but not of the frame at hand
+    bool said_goodbye = false;
     uint32_t fragments = 0;  // given to it, until the length of its path counts
     bool shared() const { return index == 0; }
     TcpOutgoing* message = nullptr;  // nullptr: a credit
@@ -147,7 +157,7 @@ class TcpSender {
   std::vector<std::unique_ptr<Stream>> streams_;
   uint64_t open_ = 0;  // bits: streams that get frames
   uint64_t shared_key_ = 0;
-  bool any_closed_ = false;
+  bool any_closed_ = false, has_stalled_ = false;
   std::vector<TcpLoss> losses_;
   std::vector<Broken> broken_;
   TcpOutbox outbox_;

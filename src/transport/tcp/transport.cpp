@@ -5,8 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/log.h"
@@ -16,6 +20,7 @@ namespace treering {
 namespace {
 
 constexpr uint32_t kMaxChosenStreams = 4;
+constexpr auto kFinishPeriod = std::chrono::microseconds(50);
 
 // The bytes of an introduction.
 std::string name_of(PeerStreamId stream) {
@@ -56,6 +61,21 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
   void abandon() override {
     std::lock_guard lock(mutex_);
     for (const auto& [peer, link] : links_) link->abandon();
+  }
+
+  void finish() override try {
+    std::vector<std::shared_ptr<TcpLink>> left;
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [peer, link] : links_) left.push_back(link);
+    }
+    for (;;) {
+      std::erase_if(left, [](const auto& link) { return link->may_finish(); });
+      if (left.empty()) return;
+      (void)setup_.look();
+      std::this_thread::sleep_for(kFinishPeriod);
+    }
+  } catch (const std::bad_alloc&) {  // the kernels go on with what they have
   }
 
   void introduced(uint32_t peer, const std::string& bytes, int fd) override {

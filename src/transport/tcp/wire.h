@@ -10,7 +10,7 @@
 //              says it too. And the arrival skew of one of them (stripes.h): `kind` is the late stream or 0, `wide` the
 //              early one, `message` its number, `length` what was left
 //   lost       the peer's stream `kind`, opened by attempt `message`, is broken at its reading end
-//   goodbye    nothing follows: the sender of the frame leaves in order
+//   goodbye    the sender of the frame leaves in order, and needs nothing more; what was lost may still follow
 //
 // `wide` of a fragment has two parts: bit 0, Message::wide; the others, how often the message was begun again (modulo
 // 128) because a stream broke that carried a part of it. Fragments of different attempts do not make a message.

@@ -33,6 +33,32 @@ TEST(TcpStall, IsNoAcknowledgementAndNoAnswerForLong) {
   EXPECT_FALSE(stall.look({true, 11, milliseconds(9100)}, at(9300), timeout)) << "since now";
 }
 
+TEST(TcpTimeouts, ARankThatLeavesWaitsUntilAnotherNetworkHasBeenTried) {
+  for (int deadline : {0, 1000, 4000, 20'000, 300'000}) {
+    const TcpTimeouts timeouts{milliseconds(deadline)};
+    EXPECT_TRUE(timeouts.leave > timeouts.stall || deadline == 1000) << deadline;
+    EXPECT_LE(timeouts.leave, milliseconds(3500)) << deadline;
+    EXPECT_TRUE(deadline == 0 || timeouts.leave <= milliseconds(deadline)) << deadline;
+  }
+}
+
+TEST(TcpDeparture, IsAtOnceWhereAllHasArrivedAndOtherwiseOnceThePeerAnswers) {
+  TcpDeparture departure;
+  EXPECT_FALSE(departure.has_begun());
+  const auto at = [](int ms) { return TcpClock::time_point(milliseconds(ms)); };
+  departure.begin(at(5000));
+  EXPECT_TRUE(departure.has_begun());
+  const auto timeout = milliseconds(3000);
+  EXPECT_TRUE(departure.is_over({true, milliseconds(9000)}, at(5000), timeout));
+  EXPECT_FALSE(departure.is_over({false, milliseconds(0)}, at(5199), timeout)) << "it may arrive in a moment";
+  EXPECT_TRUE(departure.is_over({false, milliseconds(0)}, at(5200), timeout)) << "the kernels do the rest";
+  EXPECT_FALSE(departure.is_over({false, milliseconds(350)}, at(5500), timeout)) << "not since it was sent";
+  EXPECT_TRUE(departure.is_over({false, milliseconds(300)}, at(5500), timeout));
+  EXPECT_FALSE(departure.is_over({false, TcpClock::duration::max()}, at(7999), timeout))
+      << "something waits for a stream";
+  EXPECT_TRUE(departure.is_over({false, TcpClock::duration::max()}, at(8000), timeout));
+}
+
 TEST(TcpRedial, IsAwayFromTheMomentWhenNothingPassedAnyMore) {
   TcpRedial redial;
   const auto begin = TcpClock::now(), never = TcpClock::time_point();

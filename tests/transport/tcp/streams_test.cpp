@@ -14,6 +14,7 @@
 
 #include "support/descriptor_limit.h"
 #include "support/seed.h"
+#include "transport/tcp/breaks.h"
 #include "transport/tcp/testing.h"
 
 namespace treering {
@@ -110,6 +111,27 @@ TEST(TcpStreams, ARankWithoutADescriptorForAStreamNamesItself) {
             0u)
       << connection->health().message();
   close(sender);
+}
+
+// The receiver does nothing meanwhile: kernels take all that is sent again.
+TEST(TcpStreams, WhatWasSentLastIsSentAgainBeforeTheSenderLeaves) {
+  for (const uint32_t bytes : {100u, 20'000u})
+    for (const Break how : {Break::kReset, Break::kShutDown, Break::kEnd}) {
+      SCOPED_TRACE(std::to_string(bytes) + " bytes, broken by way " + std::to_string(static_cast<int>(how)));
+      BreakablePair pair(1);
+      const auto data = pattern(1, bytes);
+      pair.at(0)->post(user_message(0, data));
+      ASSERT_TRUE(eventually([&] { return pair.at(0).flushed() && pair.at(1)->front() != nullptr; }));
+      pair.at(1)->pop();
+      ASSERT_TRUE(pair.break_stream(0, bytes <= kSharedStreamBytes ? 0 : 1, 0, how));
+      pair.at(0)->post(user_message(1, data));
+      ASSERT_TRUE(eventually([&] { return pair.at(0)->released() == 2; })) << pair.at(0)->health().message();
+      ASSERT_TRUE(eventually([&] { return pair.link(0)->may_finish(); }));
+      EXPECT_TRUE(pair.at(0)->health().ok()) << pair.at(0)->health().message();
+      pair.leave(0);
+      ASSERT_TRUE(eventually([&] { return pair.at(1)->front() != nullptr; })) << pair.at(1)->health().message();
+      EXPECT_EQ(payload_of(pair.at(1).get(), *pair.at(1)->front()), data);
+    }
 }
 
 // What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its
