@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "algorithms/expand.h"
-#include "communicator/schedule_cache.h"
+#include "communicator/calls/schedule_cache.h"
 #include "transport/memory/mapped.h"
 
 namespace treering {

@@ -4,7 +4,7 @@
 
 #include "api/common.h"
 #include "api/overlap.h"
-#include "communicator/boxes.h"
+#include "communicator/calls/boxes.h"
 #include "core/names.h"
 #include "core/types.h"
 #include "gpu/device_rank.h"

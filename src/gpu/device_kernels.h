@@ -23,7 +23,7 @@
 #include <string>
 #include <tuple>
 
-#include "communicator/operation.h"
+#include "communicator/calls/operation.h"
 #include "device/choose.h"
 #include "executor/execution.h"
 #include "gpu/device_fifos.h"

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "communicator/operation.h"
+#include "communicator/calls/operation.h"
 #include "device/work.h"
 
 namespace treering {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "communicator/schedule_cache.h"
+#include "communicator/calls/schedule_cache.h"
 
 #include <fmt/format.h>
 

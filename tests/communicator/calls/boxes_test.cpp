@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans of box exchanges and rows of boxes, at their limits.
-#include "communicator/boxes.h"
+#include "communicator/calls/boxes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "communicator/operation.h"
+#include "communicator/calls/operation.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bands, constraints, programs and lanes: decided once, kept, and the same for all threads.
-#include "communicator/schedule_cache.h"
+#include "communicator/calls/schedule_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "communicator/boxes.h"
+#include "communicator/calls/boxes.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a call must hold to before it runs: types, roots, pointers, overlaps; and how large its buffers are.
-#include "communicator/operation.h"
+#include "communicator/calls/operation.h"
 
 #include <gtest/gtest.h>
 
