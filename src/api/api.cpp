@@ -280,8 +280,9 @@ trResult_t trExplain(trComm_t comm, trCollective_t collective, size_t bytes, trD
     std::string whole, of_host;
     if (DeviceRank* device = device_of(*pin.get()); device != nullptr && device->kernels() != nullptr)
       whole = device->kernels()->explain(static_cast<Collective>(collective), bytes, find_type(datatype)->size);
-    TR_RETURN_IF_ERROR(
-        pin->explain(pin->selection_query(static_cast<Collective>(collective), bytes, datatype), &of_host));
+    const CallSelection& selection = pin->selection();
+    const SelectionQuery query = selection.query(static_cast<Collective>(collective), bytes, datatype);
+    TR_RETURN_IF_ERROR(selection.explain(query, pin->transports(), &of_host));
     whole += (whole.empty() ? "" : "\nthrough memory of the host:\n") + of_host;
     if (needed != nullptr) *needed = whole.size();
     if (capacity > 0) copy_text(text, capacity, whole);
@@ -298,8 +299,8 @@ trResult_t trGetSelection(trComm_t comm, trCollective_t collective, const void* 
     TR_RETURN_IF_ERROR(pin.acquire(comm));
     if (select_of_kernels(*pin.get(), static_cast<Collective>(collective), sendbuf, bytes, datatype, selection))
       return {};
-    const auto query = pin->selection_query(static_cast<Collective>(collective), bytes, datatype);
-    const Choice& choice = pin->choose(query);
+    const auto query = pin->selection().query(static_cast<Collective>(collective), bytes, datatype);
+    const Choice& choice = pin->selection().choose(query);
     bool direct =
         !query.compressed() && sendbuf != nullptr && recvbuf != nullptr && pin->is_direct(sendbuf, recvbuf, bytes);
     *selection = {};

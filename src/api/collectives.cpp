@@ -45,7 +45,7 @@ Status create_pre_mul_sum(const char* function, bool read_later, trRedOp_t* op, 
   } else {
     reduction->scale_at = scalar;
   }
-  *op = lease->add_reduction(std::move(reduction));
+  *op = lease->reductions().add(std::move(reduction));
   return {};
 }
 
@@ -143,7 +143,7 @@ trResult_t trRedOpCreateUser(trRedOp_t* op, trReduceFunction function, void* con
     reduction->commutative = commutative != 0;
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    *op = lease->add_reduction(std::move(reduction));
+    *op = lease->reductions().add(std::move(reduction));
     return {};
   });
 }
@@ -152,7 +152,7 @@ trResult_t trRedOpDestroy(trRedOp_t op, trComm_t comm) {
   return guarded(find_slot(comm), [&]() -> Status {
     CommunicatorLease lease;
     TR_RETURN_IF_ERROR(lease.acquire(comm));
-    return lease->remove_reduction(op);
+    return lease->reductions().remove(op);
   });
 }
 

@@ -15,13 +15,13 @@
 namespace treering {
 
 std::function<bool()> Communicator::peers_left(Whose whose) const {
-  if (segment_ == nullptr) return {};  // their memory cannot be seen later
+  if (!memory_.is_shared()) return {};  // their memory cannot be seen later
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
     if (peer != rank() && (whose == Whose::kAll || rank_info(peer).process_token != own_process()))
-      peers.emplace_back(status_of(layout_->view(segment_->base(), peer)),
+      peers.emplace_back(status_of(memory_.of(peer)),
                          rank_info(peer).pid_namespace == rank_info(rank()).pid_namespace ? rank_info(peer).pid : 0);
-  return [segment = segment_, peers = std::move(peers)] {
+  return [segment = memory_.segment(), peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
       if (peer.first->left.load(std::memory_order_acquire) == kLeft) return true;
       return peer.second != 0 && process_has_ended(static_cast<pid_t>(peer.second));
@@ -30,8 +30,10 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
 }
 
 std::function<void()> Communicator::tell_closed() const {
-  if (segment_ == nullptr) return [] {};
-  return [segment = segment_, status = status_of(area_)] { status->left.store(kLeft, std::memory_order_release); };
+  if (!memory_.is_shared()) return [] {};
+  return [segment = memory_.segment(), status = memory_.status()] {
+    status->left.store(kLeft, std::memory_order_release);
+  };
 }
 
 Communicator::~Communicator() {
@@ -54,54 +56,55 @@ Communicator::~Communicator() {
   }
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
-  if (area_) status_of(area_)->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
+  if (memory_.is_mapped())
+    memory_.status()->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
+}
+
+Status Communicator::check(Operation* operation) {
+  selection_->apply_settings(operation);
+  if (operation->op >= trRedOpFirstCreated && info_of(operation->collective).reduces)
+    if (const Status found = reductions_.find(operation->op, &operation->reduction); !found.ok())
+      return {found.code(), fmt::format("{} on rank {}: {}", operation->function, rank(), found.message())};
+  return check_operation(operation, rank(), ranks());
+}
+
+Status Communicator::begin(const Operation& operation) try {
+  if (has_failed_.load(std::memory_order_relaxed)) return failure_;
+  if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
+  if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
+  activate();
+  if (links_lack_memory_ && !watch_->in_doubt()) {
+    stop_without_memory(kBetweenCalls);
+    return has_ended() ? out_of_memory() : Status();
+  }
+  if (watch_->in_doubt())
+    in_doubt_ = true;  // it fails when it is known why
+  else
+    call_->begin(operation, selection_->constraints_of(operation));
+  return {};
+} catch (const std::bad_alloc&) {
+  stop_without_memory();
+  return has_ended() ? out_of_memory() : Status();
 }
 
 Communicator::Progress Communicator::advance() try {
   if (in_doubt_) [[unlikely]]
     return Progress::kBlocked;
-  if (in_eager_path_) {
-    switch (eager_path_->advance()) {
-      case EagerPath::Progress::kBlocked:
-        return Progress::kBlocked;
-      case EagerPath::Progress::kFailed:
-        watch_->suspect_link(eager_path_->peer(), eager_path_->status());
-        return doubt();
-      case EagerPath::Progress::kMismatch:
-        watch_->suspect_calls(eager_path_->peer(), eager_path_->sizes());
-        return doubt();
-      case EagerPath::Progress::kDone:
-        finish();
-        return Progress::kDone;
-    }
-  }
-  if (in_mailbox_) {
-    switch (mailbox_.advance(call_)) {
-      case Mailbox::Progress::kBlocked:
-        return Progress::kBlocked;
-      case Mailbox::Progress::kMismatch:
-        watch_->suspect_calls(mailbox_.peer());
-        return doubt();
-      case Mailbox::Progress::kDone:
-        finish();
-        return Progress::kDone;
-    }
-  }
-  switch (execution_->advance()) {
-    case Execution::Progress::kBlocked:
+  switch (call_->advance()) {
+    case ActiveCall::Progress::kBlocked:
       return Progress::kBlocked;
-    case Execution::Progress::kMoved:
+    case ActiveCall::Progress::kMoved:
       return Progress::kMoved;
-    case Execution::Progress::kDone:
+    case ActiveCall::Progress::kDone:
       finish();
       return Progress::kDone;
-    case Execution::Progress::kFailed:
+    case ActiveCall::Progress::kDiffers:
+      watch_->suspect_calls(call_->peer(), call_->differing_sizes());
+      break;
+    case ActiveCall::Progress::kFailed:
+      watch_->suspect_link(call_->peer(), call_->status());
       break;
   }
-  if (execution_->status().code() == trInvalidUsage)
-    watch_->suspect_calls(execution_->peer(), execution_->sizes());
-  else
-    watch_->suspect_link(execution_->peer(), execution_->status());
   return doubt();
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -110,7 +113,7 @@ Communicator::Progress Communicator::advance() try {
 
 Status Communicator::run_out_of_memory(const char* call) try {
   std::string where = call == nullptr ? "a send or receive" : call;
-  if (call == nullptr && call_.operation != 0) where = fmt::format("operation {}", call_.operation);
+  if (call == nullptr && call_->number() != 0) where = fmt::format("operation {}", call_->number());
   Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where));
   watch_->propose(status);  // any thread's: that of the operation which waits, if one does, is the deadline
   return status;
@@ -135,7 +138,7 @@ Communicator::Progress Communicator::doubt() {
 }
 
 void Communicator::finish() {
-  if (call_.operation != 0) context_.status->completed.store(call_.operation, std::memory_order_release);
+  if (call_->number() != 0) context_.status->completed.store(call_->number(), std::memory_order_release);
   context_.status->waiting_for.store(0, std::memory_order_relaxed);
   deactivate();
 }
@@ -234,14 +237,7 @@ Status Communicator::poll_failures() try {
     Status status = watch_->poll();
     return status.ok() ? status : fail(std::move(status));
   }
-  uint32_t peer = 0;
-  if (in_eager_path_)
-    peer = eager_path_->peer();
-  else if (in_mailbox_)
-    peer = mailbox_.peer();
-  else
-    peer = execution_->peer();
-  Status status = watch_->check(peer, execution_->steps());
+  Status status = watch_->check(call_->peer(), call_->steps());
   in_doubt_ = watch_->in_doubt();
   return status.ok() ? status : fail(std::move(status));
 } catch (const std::bad_alloc&) {

@@ -15,21 +15,21 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "bootstrap/membership.h"
+#include "communicator/calls/active_call.h"
+#include "communicator/calls/lanes.h"
+#include "communicator/calls/operation.h"
+#include "communicator/calls/reductions.h"
+#include "communicator/calls/schedule_cache.h"
+#include "communicator/calls/call_selection.h"
 #include "communicator/gpu_side.h"
 #include "communicator/idle_links.h"
 #include "communicator/notice_exchange.h"
-#include "communicator/calls/operation.h"
-#include "communicator/calls/schedule_cache.h"
 #include "core/config.h"
 #include "executor/backoff.h"
-#include "executor/execution.h"
-#include "executor/eager.h"
-#include "executor/mailbox.h"
 #include "failure/watch.h"
-#include "peers/area.h"
+#include "peers/group_memory.h"
 #include "peers/introductions.h"
 #include "peers/peer_table.h"
 
@@ -95,18 +95,7 @@ class Communicator {
   // for it.
   bool is_needed() const;
 
-  // How a call with nothing special about it, of buffers of `bytes`, is chosen under the communicator's settings.
-  struct SelectionQuery {
-    Collective collective;
-    size_t bytes;  // that travel
-    uint32_t constraints;
-    bool compressed() const { return (constraints & kComputedOnce) != 0; }
-  };
-  SelectionQuery selection_query(Collective collective, size_t bytes, trDataType_t type) const;
-  Status explain(const SelectionQuery& query, std::string* text) const;
-  const Choice& choose(const SelectionQuery& query) {
-    return schedules_->choose(query.collective, query.bytes, query.constraints);
-  }
+  const CallSelection& selection() const { return *selection_; }
   // "shm+tcp": by which transports its ranks reach one another.
   std::string transports() const { return peer_table_->transports(); }
   // A message from one rank to another.
@@ -117,14 +106,16 @@ class Communicator {
   // For what the library itself must know of all ranks; blocks.
   Status allgather_bytes(Purpose purpose, const void* own, size_t bytes, std::byte* all);
   // The lanes of transfers that are to run at once. A rank's transfers with itself must match.
-  Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes);
+  Status make_lanes(const std::vector<Transfer>& transfers, const char* function, std::shared_ptr<LaneSet>* lanes) {
+    return treering::make_lanes(transfers, function, rank(), schedules_.get(), lanes);
+  }
   // Whether transfers can go as eager messages, which need no lanes.
-  bool are_eager(const std::vector<Transfer>& transfers) const;
+  bool are_eager(const std::vector<Transfer>& transfers) const {
+    return treering::are_eager(transfers, call_->most_eager_transfer(), rank(), ranks());
+  }
 
-  // Operations made by the user; any number of them. No other communicator of the process has the same value, nor has a
-  // later operation that of one which was removed.
-  trRedOp_t add_reduction(std::shared_ptr<const Reduction> reduction);
-  Status remove_reduction(trRedOp_t op);
+  // Operations made by the user.
+  Reductions& reductions() { return reductions_; }
   // Whether a call on these buffers would be zero-copy.
   bool is_direct(const void* input, const void* output, size_t bytes) const;
   // How a thread waits for this rank's operations.
@@ -170,7 +161,7 @@ class Communicator {
   // Whether collectives of other ranks' GPUs wait for this one's.
   bool is_awaited_by_gpus() const { return watch_->is_awaited_by_gpus(); }
   // This rank's GPU has memory of others open beyond the end of the communicator; tell_closed() says when it has not.
-  void leave_with_memory() { left_with_memory_ = segment_ != nullptr; }
+  void leave_with_memory() { left_with_memory_ = memory_.is_shared(); }
 
   // How many operations wait in streams. The engine counts them.
   uint32_t queued() const { return queued_.load(std::memory_order_acquire); }
@@ -180,14 +171,9 @@ class Communicator {
  private:
   Communicator() = default;
   Status finish_creation(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
-  Status share_memory(int descriptor, const std::string& job, bool allowed);
   OpenTransports open_transports(TransportSet allowed);
   Status exchange_infos(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs);
-  Status bind_area(int32_t numa_node);
-  Machine measure_machine(const std::vector<std::string>& blobs);
   Status link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times);
-  bool ask_status(uint32_t peer, RankStatusSnapshot* snapshot);
-  size_t most_watched_bytes() const;
   bool needs_job() const;
   void watch_events();
   void introduce(uint32_t peer, Introduction introduction);
@@ -197,22 +183,6 @@ class Communicator {
   Status plan_schedules(Machine machine, Plan plan);
   void prepare_executor(const std::string& job);
   const RankInfo& rank_info(uint32_t rank) const { return (*infos_)[rank]; }
-  bool takes_wire(const Operation& operation) const;
-  uint32_t constraints_of(const Operation& operation) const;
-  void number_call(const Operation& operation);
-  size_t element_bytes(const Operation& operation) const;
-  void fill_call(const Operation& operation, uint32_t constraints);
-  void choose_path(const Operation& operation, const Choice* choice);
-  void add_residual(const Operation& operation);
-  void announce(const Operation& operation, const Program* program);
-  void show_output(const Operation& operation, const Program& program);
-  size_t buffer_bytes(const Operation& operation, bool output) const;
-  void begin_watched_call();
-  void find_regions(const Operation& operation);
-  template <typename Find>
-  void find_regions_of_segments(const Operation& operation, const Find& find);
-  void start_eager(const Operation& operation);
-  size_t most_eager_bytes() const { return RegionTable::instance().empty() ? eager_bytes_ : mapped_eager_bytes_; }
   void finish();
   // Ok while what was under way still uses the user's memory: poll_end() then, which poll_failures() does.
   Status fail(Status status);
@@ -239,40 +209,24 @@ class Communicator {
                         std::unique_ptr<Communicator>* communicator);
 
   Config config_;
-  std::unique_ptr<AreaLayout> layout_;
-  std::shared_ptr<Segment> segment_;       // shared, when the root could make one
-  bool got_segment_ = false;               // its descriptor came, whether it could be mapped or not
-  std::shared_ptr<Segment> private_area_;  // else
-  AreaView area_;                          // this rank's
+  GroupMemory memory_;
   RankInfos infos_;
   std::shared_ptr<WaitSet> waits_ = std::make_shared<WaitSet>();
   Introductions introductions_{
       [this](uint32_t peer, Introduction introduction) { introduce(peer, std::move(introduction)); },
       [this](uint32_t peer) { return membership_ ? membership_->peers()[peer].interfaces : 0; }};
   std::unique_ptr<PeerTable> peer_table_;
-  RegionExports exports_;
   ExecutorContext context_;
   std::unique_ptr<ScheduleCache> schedules_;
-  std::unique_ptr<Execution> execution_;
+  std::unique_ptr<CallSelection> selection_;
   std::unique_ptr<Watch> watch_;
   std::unique_ptr<NoticeExchange> notices_;
-  std::unique_ptr<EagerPath> eager_path_;
-  size_t eager_bytes_ = 0;         // largest block for them
-  size_t mapped_eager_bytes_ = 0;  // ... when this process has memory that peers can read in place
-  size_t linked_eager_bytes_ = 0;  // ... where not all peers are mapped; of sends and receives, too
-  Mailbox mailbox_;
-  Call call_;
-  alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
-  std::shared_ptr<Compression> wire_;              // of all float32 sums, when the settings say so
-  std::unordered_map<trRedOp_t, std::shared_ptr<const Reduction>> reductions_;
-  bool in_mailbox_ = false;
-  bool in_eager_path_ = false;
+  std::unique_ptr<ActiveCall> call_;
+  Reductions reductions_;
   bool active_ = false;
   LinkTurn link_turn_;              // while active_
   bool links_lack_memory_ = false;  // one has failed so between calls; with the turn
   bool in_doubt_ = false;           // the operation does not go on: that it fails is certain, but not yet why
-  uint64_t operations_ = 0;
-  uint64_t history_ = 0;                       // hash of all operations that were counted
   std::array<unsigned char, 32> split_key_{};  // known to the ranks alone
   WaitPolicy wait_policy_;
   uint32_t host_ranks_ = 0;                   // of the host that has most

@@ -15,17 +15,14 @@
 #include "core/bytes.h"
 #include "core/job_shared.h"
 #include "core/log.h"
-#include "core/types.h"
 #include "failure/status_message.h"
 #include "peers/measure.h"
 #include "peers/placement.h"
-#include "topology/place.h"
 
 namespace treering {
 namespace {
 
 constexpr uint32_t kMaxEagerRanks = 64;
-constexpr uint32_t kMaxPlaced = 32;  // ranks
 constexpr auto kStatusAge = std::chrono::milliseconds(50);
 constexpr auto kLookPeriod = std::chrono::milliseconds(1);  // of a transport that waits
 constexpr double kFetchUs = 0.7;                            // of a system call that copies between processes
@@ -84,6 +81,36 @@ Status read_reports(const std::vector<std::string>& blobs, uint32_t ranks, Machi
   return {};
 }
 
+// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_infos().
+Machine measure_machine(const GroupMemory& memory, const std::vector<RankInfo>& infos, uint32_t rank,
+                        const std::vector<std::string>& blobs) {
+  Machine machine;
+  if (rank == 0) machine = measure_core();
+  const bool pair_shares = memory.is_shared() && infos.size() > 1 && infos[0].in_segment && infos[1].in_segment &&
+                           infos[0].location.host == infos[1].location.host;
+  if (rank < 2 && pair_shares) measure_pair(rank == 0, memory.of(0), memory.of(1), &machine);
+  if (rank != 0) return machine;
+  std::tie(machine.hosts, machine.host_ranks) = count_hosts(infos);
+  machine.cores = count_cores(blobs, machine.host_ranks);
+  return machine;
+}
+
+// All ranks of the host together may watch a quarter of its memory.
+size_t most_watched_bytes(const std::vector<RankInfo>& infos, uint32_t rank) {
+  const auto is_here = [&](const RankInfo& other) { return other.location.host == infos[rank].location.host; };
+  const auto ranks = static_cast<size_t>(std::count_if(infos.begin(), infos.end(), is_here));
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4 / ranks;
+}
+
+// Asks again each time; what is known is at most as old as the peer took to answer.
+bool ask_status(Membership* job, uint32_t peer, RankStatusSnapshot* snapshot) {
+  std::string bytes;
+  Clock::time_point when;
+  const bool known = job->latest_status(peer, &bytes, &when);
+  if (!known || Clock::now() - when > kStatusAge) job->request_status(peer);
+  return known && unpack_status(bytes, snapshot);
+}
+
 }  // namespace
 
 Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t rank, const Config& config,
@@ -121,8 +148,8 @@ Status Communicator::create(uint32_t ranks, const trUniqueId& packed, uint32_t r
   if (Status status = made->finish_creation(job_name(id), allowed, terms, &times); !status.ok()) {
     if (made->membership_) made->membership_->leave_because(status);
     // For ranks that are through with the creation and know of this one by its memory alone.
-    if (made->area_)
-      claim_failure(&status_of(made->area_)->failure, static_cast<uint32_t>(status.code()), status.message());
+    if (made->memory_.is_mapped())
+      claim_failure(&made->memory_.status()->failure, static_cast<uint32_t>(status.code()), status.message());
     return status;
   }
   *result = std::move(made);
@@ -139,10 +166,9 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
   const bool on_one_host =
       std::all_of(peers.begin(), peers.end(), [&](const PeerPlace& peer) { return peer.host == peers[0].host; });
   const size_t staging = membership_->staging_bytes();  // hosts may have caches of different sizes
-  layout_ = std::make_unique<AreaLayout>(
-      layout_of(ranks(), config_, on_one_host ? kChannelsOfOneHost : kChannelsOfHosts, staging));
-  const bool shares = (allowed & transports_with(&TransportRow::maps)) != 0;
-  if (Status status = share_memory(membership_->take_segment(), job, shares); !status.ok())
+  const AreaLayout layout = layout_of(ranks(), config_, on_one_host ? kChannelsOfOneHost : kChannelsOfHosts, staging);
+  const bool may_share = (allowed & transports_with(&TransportRow::maps)) != 0;
+  if (Status status = memory_.map(layout, rank(), membership_->take_segment(), may_share, job); !status.ok())
     return {status.code(),
             fmt::format("{}: {}", own_name(membership_.get(), rank()), status.message())};  // of this rank alone
   times->done("shared memory");
@@ -162,8 +188,7 @@ Status Communicator::finish_creation(const std::string& job, TransportSet allowe
 Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {
   std::unique_ptr<Communicator> made(new Communicator);
   made->config_ = config;
-  made->layout_ = std::make_unique<AreaLayout>(area_layout(1, 1, staging_of_channel(1, 1, 0)));
-  TR_RETURN_IF_ERROR(made->share_memory(-1, "", false));
+  TR_RETURN_IF_ERROR(made->memory_.map(area_layout(1, 1, staging_of_channel(1, 1, 0)), 0, -1, false, ""));
   std::vector<RankInfo> infos(1);
   infos[0].pid = static_cast<uint32_t>(getpid());
   infos[0].device = config.device;
@@ -181,32 +206,14 @@ Status Communicator::create_alone(const Config& config, std::unique_ptr<Communic
   return {};
 }
 
-Status Communicator::share_memory(int descriptor, const std::string& job, bool allowed) {
-  if (descriptor >= 0 && !allowed) {
-    close(descriptor);
-    descriptor = -1;
-  }
-  got_segment_ = descriptor >= 0;
-  if (got_segment_)
-    if (Status status = Segment::map_shared(job, descriptor, layout_->total_bytes, &segment_); !status.ok())
-      log_line(LogLevel::kWarn, "shared memory cannot be used: " + status.message());
-  if (segment_) {
-    area_ = layout_->view(segment_->base(), context_.rank);
-  } else {
-    TR_RETURN_IF_ERROR(Segment::map_private(layout_->private_bytes, &private_area_));
-    area_ = layout_->private_view(private_area_->base());
-  }
-  return {};
-}
-
 OpenTransports Communicator::open_transports(TransportSet allowed) {
   TransportSetup setup;
   setup.rank = context_.rank;
   setup.ranks = context_.ranks;
   setup.config = &config_;
-  setup.layout = layout_.get();
-  setup.max_message_bytes = StagingPool::slot_bytes_of(layout_->staging_bytes, context_.ranks - 1);
-  setup.usual_staging_bytes = StagingPool::usual_bytes(layout_->staging_bytes, context_.ranks - 1);
+  setup.layout = &memory_.layout();
+  setup.max_message_bytes = StagingPool::slot_bytes_of(setup.layout->staging_bytes, context_.ranks - 1);
+  setup.usual_staging_bytes = StagingPool::usual_bytes(setup.layout->staging_bytes, context_.ranks - 1);
   setup.usual_peers = usual_peers(context_.ranks);
   if ((allowed & (transports_of(Scope::kHost) | transports_of(Scope::kProcess))) != 0) {
     const auto& peers = membership_->peers();
@@ -215,8 +222,8 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
     setup.usual_peers = std::min(setup.usual_peers, static_cast<uint32_t>(remote));
   }
   setup.distance_of = distance_of_device;
-  setup.own = area_;
-  setup.segment = segment_ ? segment_->base() : nullptr;
+  setup.own = memory_.own();
+  setup.segment = memory_.is_shared() ? memory_.segment()->base() : nullptr;
   setup.peer_info = [this](uint32_t rank) -> const PeerInfo& { return rank_info(rank); };
   const auto find_on_host = [this](uint32_t PeerInfo::*is_set) -> const PeerInfo* {
     const auto found = std::find_if(infos_->begin(), infos_->end(), [&](const RankInfo& other) {
@@ -249,20 +256,14 @@ OpenTransports Communicator::open_transports(TransportSet allowed) {
 Status Communicator::exchange_infos(const std::string& job, const OpenTransports& opened, Membership::Blobs* blobs) {
   RankCores cores;
   RankInfo own = make_info(context_.rank, &cores);
-  own.head_address = reinterpret_cast<uint64_t>(area_.head());
-  own.body_address = reinterpret_cast<uint64_t>(area_.body());
-  own.segment_descriptor = segment_ ? segment_->descriptor() : -1;
-  own.segment_inode = segment_ ? segment_->inode() : 0;
-  own.got_segment = got_segment_;
-  own.in_segment = segment_ != nullptr;
+  memory_.describe(&own);
   own.lost_segment = membership_->lost_segment();
   own.device = config_.device;
   const PeerPlace& place = membership_->peers()[context_.rank];
   own.location.host = place.host;
   own.location.switches =
       switch_path(config_.switches.empty() ? switches_from_slurm(place.host_name) : config_.switches);
-  *area_.nonce() = own.nonce;
-  if (Status status = bind_area(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
+  if (Status status = memory_.place(own.location.numa_node); !status.ok()) log_line(LogLevel::kInfo, status.message());
   std::vector<std::string> more;
   for (const auto& transport : opened) more.push_back(transport ? transport->info() : std::string());
   TR_RETURN_IF_ERROR(membership_->allgather(pack_info(own, cores, more), blobs));
@@ -275,29 +276,6 @@ Status Communicator::exchange_infos(const std::string& job, const OpenTransports
   return {};
 }
 
-// Pages come from the rank's own NUMA node, whichever rank touches them. Where ranks are few each will use all of its
-// area, and has its pages from the beginning.
-Status Communicator::bind_area(int32_t numa_node) {
-  if (!has_numa_nodes()) numa_node = -1;
-  const bool all = context_.ranks <= kMaxPlaced;
-  return all ? place_memory(area_.body(), layout_->body_bytes, numa_node)
-             : bind_memory(area_.body(), layout_->body_bytes, numa_node);
-}
-
-// Ranks 0 and 1 measure together; rank 0 has the result. blobs: see unpack_infos().
-Machine Communicator::measure_machine(const std::vector<std::string>& blobs) {
-  Machine machine;
-  if (context_.rank == 0) machine = measure_core();
-  const bool pair_shares = segment_ && context_.ranks > 1 && rank_info(0).in_segment && rank_info(1).in_segment &&
-                           rank_info(0).location.host == rank_info(1).location.host;
-  if (context_.rank < 2 && pair_shares)
-    measure_pair(context_.rank == 0, layout_->view(segment_->base(), 0), layout_->view(segment_->base(), 1), &machine);
-  if (context_.rank != 0) return machine;
-  std::tie(machine.hosts, machine.host_ranks) = count_hosts(*infos_);
-  machine.cores = count_cores(blobs, machine.host_ranks);
-  return machine;
-}
-
 Status Communicator::link(const std::string& job, TransportSet allowed, const CreationTerms& terms, PhaseTimes* times) {
   Membership::Blobs blobs;
   OpenTransports opened = open_transports(allowed);
@@ -307,7 +285,7 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   LinkMessage own;
   own.report = probe_transports(*infos_, context_.rank, opened, &reasons);
   times->done("proofs of links");
-  Machine machine = measure_machine(*blobs);
+  Machine machine = measure_machine(memory_, *infos_, rank(), *blobs);
   times->done("measurement of the machine");
   if (context_.rank == 0) {
     std::vector<Location> locations;
@@ -319,18 +297,19 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   writer(own);
   TR_RETURN_IF_ERROR(membership_->allgather(writer.take(), &blobs));
   times->done("reports of all ranks");
-  if (segment_) segment_->close_descriptor();  // every rank has opened it where it could
+  memory_.close_descriptor();
   Plan plan;
   std::vector<TransportReport> reports;
   TR_RETURN_IF_ERROR(read_reports(*blobs, ranks(), &machine, &plan, &reports));
   blobs.reset();
-  peer_table_ = std::make_unique<PeerTable>(
-      &context_, *infos_, layout_->channels, std::move(opened),
-      [this](uint32_t peer, RankStatusSnapshot* snapshot) { return ask_status(peer, snapshot); });
+  peer_table_ = std::make_unique<PeerTable>(&context_, *infos_, memory_.layout().channels, std::move(opened),
+                                            [job = membership_.get()](uint32_t peer, RankStatusSnapshot* snapshot) {
+                                              return ask_status(job, peer, snapshot);
+                                            });
   TR_RETURN_IF_ERROR(peer_table_->settle(TransportMatrix(*infos_, std::move(reports)), reasons, config_.transports));
   if (peer_table_->all_mapped()) waits_.reset();
   if (config_.link_mbps > 0) peer_table_->pace(config_.link_mbps);
-  if (config_.watch_buffers) peer_table_->watch_buffers(most_watched_bytes());
+  if (config_.watch_buffers) peer_table_->watch_buffers(most_watched_bytes(*infos_, rank()));
   prepare_executor(job);
   watch_->set_call_deadline(terms.deadline);
   if (!needs_job()) {  // what follows goes through memory
@@ -351,24 +330,6 @@ Status Communicator::link(const std::string& job, TransportSet allowed, const Cr
   TR_RETURN_IF_ERROR(plan_schedules(machine, std::move(plan)));
   times->done("schedules");
   return {};
-}
-
-// All ranks of the host together may watch a quarter of its memory.
-size_t Communicator::most_watched_bytes() const {
-  const auto is_here = [this](const RankInfo& other) {
-    return other.location.host == (*infos_)[context_.rank].location.host;
-  };
-  const auto ranks = static_cast<size_t>(std::count_if(infos_->begin(), infos_->end(), is_here));
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE)) / 4 / ranks;
-}
-
-// Asks again each time; what is known is at most as old as the peer took to answer.
-bool Communicator::ask_status(uint32_t peer, RankStatusSnapshot* snapshot) {
-  std::string bytes;
-  Clock::time_point when;
-  const bool known = membership_->latest_status(peer, &bytes, &when);
-  if (!known || Clock::now() - when > kStatusAge) membership_->request_status(peer);
-  return known && unpack_status(bytes, snapshot);
 }
 
 // From here on the agent's thread may call.
@@ -399,27 +360,27 @@ void Communicator::introduce(uint32_t peer, Introduction introduction) {
 }
 
 Status Communicator::plan_schedules(Machine machine, Plan plan) {
-  machine.channels = layout_->channels;
+  machine.channels = memory_.layout().channels;
   const bool paced = config_.link_mbps > 0;
-  machine.mailbox_bytes = mailbox_.ranks() > 0 && !paced ? MailboxMemory::kMaxBytes : 0;
+  machine.mailbox_bytes = call_->has_mailbox() && !paced ? MailboxMemory::kMaxBytes : 0;
   machine.fetch_us = peer_table_->all_fetch() ? kFetchUs : 0;
   if (paced) machine.exchange_gbps = std::min(machine.exchange_gbps, config_.link_mbps / 8000.0);
   machine.slot_bytes = context_.pools[0].slot_bytes();
   const bool eager = peer_table_->all_mapped() && !paced && context_.ranks <= kMaxEagerRanks;
-  eager_bytes_ = machine.eager_bytes = eager ? EagerPath::most_bytes(context_) : 0;
-  mapped_eager_bytes_ = std::min(eager_bytes_, EagerPath::kMaxMappedBytes);
-  if (peer_table_->any_in_process()) eager_bytes_ = mapped_eager_bytes_;  // such peers read everything in place
+  EagerSizes sizes;
+  sizes.mapped = machine.eager_bytes = eager ? EagerPath::most_bytes(context_) : 0;
+  sizes.regions = std::min(sizes.mapped, EagerPath::kMaxMappedBytes);
+  if (peer_table_->any_in_process()) sizes.mapped = sizes.regions;  // such peers read everything in place
   // Over links what fits into a line needs nothing of a schedule, either.
   const bool linked = !peer_table_->all_mapped() && !paced;
-  linked_eager_bytes_ = linked ? std::min(kInlineBytes, EagerPath::most_bytes(context_)) : 0;
+  sizes.linked = linked ? std::min(kInlineBytes, EagerPath::most_bytes(context_)) : 0;
   machine.streaming_bytes = machine.llc_bytes / (size_t{4} * machine.host_ranks);
   context_.streaming_bytes = machine.streaming_bytes;
-  if (!config_.wire.empty()) {
-    wire_ = std::make_shared<Compression>();
-    wire_->wire = find_wire_type(config_.wire)->type;
-  }
-  schedules_ = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
-                                               static_cast<uint32_t>(config_.channels));
+  auto schedules = std::make_unique<ScheduleCache>(std::move(plan), context_.rank, machine, config_.algorithm,
+                                                   static_cast<uint32_t>(config_.channels));
+  selection_ = std::make_unique<CallSelection>(config_, context_.ranks, schedules.get());
+  call_->set_schedules(schedules.get(), sizes);
+  schedules_ = std::move(schedules);  // the last that can lack memory: see ~Communicator()
   if (context_.rank == 0)
     log_line(
         LogLevel::kInfo,
@@ -431,8 +392,8 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
                 ? ""
                 : fmt::format(" on {} hosts ({:.1f} us, {:.1f} us of work a message and {:.2f} Gbit/s between them)",
                               machine.hosts, machine.network_us, machine.network_message_us, 8 * machine.network_gbps),
-            machine.cores, peer_table_->summary(), layout_->staging_bytes * layout_->channels >> 10, machine.alpha_us,
-            machine.exchange_gbps));
+            machine.cores, peer_table_->summary(), memory_.layout().staging_bytes * machine.channels >> 10,
+            machine.alpha_us, machine.exchange_gbps));
   host_ranks_ = machine.host_ranks;
   wait_policy_ = wait_policy_of(machine.host_ranks, machine.cores);
   return schedules_->check();
@@ -441,22 +402,13 @@ Status Communicator::plan_schedules(Machine machine, Plan plan) {
 void Communicator::prepare_executor(const std::string& job) {
   any_device_ = std::any_of(infos_->begin(), infos_->end(), [](const RankInfo& info) { return info.device >= 0; });
   context_.wide_partials = config_.wide_partials;
-  context_.status = status_of(area_);
-  for (uint32_t channel = 0; channel < layout_->channels; ++channel)
+  context_.status = memory_.status();
+  const AreaLayout& layout = memory_.layout();
+  for (uint32_t channel = 0; channel < layout.channels; ++channel)
     context_.pools[channel] =
-        StagingPool(area_.staging(), channel * layout_->staging_bytes, layout_->staging_bytes, context_.ranks - 1);
-  exports_ = RegionExports(area_.exports());
-  execution_ = std::make_unique<Execution>(&context_);
-  eager_path_ = std::make_unique<EagerPath>(&context_);
-  if (peer_table_->all_mapped() && segment_ && context_.ranks <= kMaxMailboxRanks) {
-    std::vector<MailboxMemory> boxes;
-    for (uint32_t peer = 0; peer < context_.ranks; ++peer)
-      boxes.push_back(mailbox_of(layout_->view(segment_->base(), peer), context_.ranks));
-    mailbox_ = Mailbox(context_.rank, std::move(boxes));
-  }
-  FailureRecord* verdict = segment_ && peer_table_->host_mapped()
-                               ? &reinterpret_cast<SegmentHeader*>(segment_->base())->failure
-                               : &context_.status->failure;
+        StagingPool(memory_.own().staging(), channel * layout.staging_bytes, layout.staging_bytes, context_.ranks - 1);
+  FailureRecord* verdict =
+      memory_.is_shared() && peer_table_->host_mapped() ? memory_.failure() : &context_.status->failure;
   const auto identities = [this] {
     std::vector<PeerIdentity> all;
     for (const RankInfo& other : *infos_)
@@ -469,9 +421,13 @@ void Communicator::prepare_executor(const std::string& job) {
   Membership* const job_of_watch = needs_job() ? membership_.get() : nullptr;
   watch_ = std::make_unique<Watch>(&context_, peer_table_.get(), verdict, std::move(peers),
                                    WaitTimes{config_.timeout_ms, config_.warn_ms}, config_.name, job_of_watch,
-                                   segment_ && peer_table_->all_mapped());
+                                   memory_.is_shared() && peer_table_->all_mapped());
   notices_ = std::make_unique<NoticeExchange>(&context_, watch_.get(), peer_table_.get(), job_of_watch,
                                               config_.timeout_ms, [this] { serve_links(); });
+  Mailbox mailbox(context_.rank, peer_table_->all_mapped() ? memory_.mailboxes() : std::vector<MailboxMemory>());
+  const RegionExports exports(memory_.own().exports());
+  call_ = std::make_unique<ActiveCall>(&context_, watch_.get(), std::move(mailbox),
+                                       CallRegions(&context_, peer_table_.get(), exports));
 }
 
 // Whether the end of a process would go unnoticed without it.

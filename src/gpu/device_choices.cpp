@@ -126,8 +126,9 @@ bool DeviceKernels::is_staged_better(Collective collective, size_t bytes, double
   const Config& config = communicator_->config();
   if (bytes < kMinStagedBytes) return false;
   if (!config.algorithm.empty() || !config.device_protocol.empty()) return false;  // the user knows what to use
-  const auto query = communicator_->selection_query(collective, bytes, trUint8);   // kernels compress nothing
-  const double host_us = communicator_->choose(query).candidate.predicted_us;
+  const CallSelection& selection = communicator_->selection();
+  const auto query = selection.query(collective, bytes, trUint8);  // kernels compress nothing
+  const double host_us = selection.choose(query).candidate.predicted_us;
   const cuda::StagedInput staged{bytes, static_cast<size_t>(config.device_piece_bytes), fifos_->host_gbps(), host_us};
   return cuda::is_staged_better(fifos_->link(), kernel_us, cuda::staged_us(staged));
 }

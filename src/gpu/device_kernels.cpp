@@ -279,7 +279,7 @@ Status DeviceKernels::bind(const Operation& operation, Plan* one) {
   collectives_[call.number % kNumbersKept].store(
       uint64_t{call.number} << 32 | static_cast<uint32_t>(communicator_->count_device_collective()),
       std::memory_order_release);
-  // It stands for all collectives so far, as on the host (begin.cpp).
+  // It stands for all collectives so far, as on the host (active_call.cpp).
   history_ = (history_ + signature_of(operation)) * 0x9E3779B97F4A7C15u;
   call.signature = static_cast<uint32_t>(history_ >> 32) & kSignatureMask;
   call.op = operation.type == trBool ? logical(operation.op) : operation.op;

@@ -19,8 +19,6 @@
 
 namespace treering {
 
-class Communicator;
-
 // An operation that the user made.
 struct Reduction {
   trDataType_t scale_type = trFloat32;  // pre-multiplied sum: the only type it takes
@@ -85,7 +83,7 @@ struct Operation {
   uint32_t root = 0;
   std::shared_ptr<const Blocks> blocks;
   std::shared_ptr<LaneSet> lanes;
-  std::vector<Transfer> eager_transfers;  // instead of lanes: small transfers, see Communicator::are_eager()
+  std::vector<Transfer> eager_transfers;  // instead of lanes: small transfers, see are_eager()
   std::shared_ptr<BufferSegments> segments;
   std::shared_ptr<const Reduction> reduction;
   std::shared_ptr<Compression> compression;
