@@ -71,11 +71,11 @@ TR_API trResult_t trCommRank(trComm_t comm, int* rank);
 /** Waits until every operation given to the communicator has ended; ::trInvalidUsage while an open group holds some. */
 TR_API trResult_t trCommFinalize(trComm_t comm);
 /**
- * Releases the communicator. Purely local: waits for no other rank. Operations still under way are aborted. Over TCP
- * it waits up to 200 ms until the other hosts have acknowledged what this rank sent last, and up to 3.5 s where a host
- * does not answer, in which that is sent again by another connection. If that fails, too, it may be lost: where that
- * matters, call trBarrier() before. A process that ends after a failure, or while its last messages are on their way,
- * may wait up to 3 s in exit().
+ * Releases the communicator. Waits for no call of another rank. Operations still under way are aborted. Over TCP it
+ * waits some 200 ms at most until the kernels of the other hosts have acknowledged what this rank sent last. Where one
+ * does not answer that is sent again by another connection, for 3.5 s at most. If that fails, too, it may be lost: where
+ * that matters, call trBarrier() before. A process that ends after a failure, or while its last messages are on their
+ * way, may wait up to 3 s in exit().
  */
 TR_API trResult_t trCommDestroy(trComm_t comm);
 /**

@@ -338,8 +338,9 @@ void Communicator::watch_events() {
   events.on_verdict = [watch = watch_.get()](uint32_t code, const std::string& text) {
     watch->take_verdict(static_cast<trResult_t>(code), text);
   };
-  events.on_lost = [watch = watch_.get()](const std::vector<uint32_t>& ranks, const std::string& reason) {
-    watch->note_lost(ranks, reason);
+  events.on_lost = [this](const std::vector<uint32_t>& ranks, const std::string& reason) {
+    watch_->note_lost(ranks, reason);
+    introductions_.ended(ranks);
   };
   events.on_left = [this](uint32_t rank, const Status& cause) {
     watch_->note_left(rank, cause);

@@ -76,6 +76,11 @@ void Introductions::listen(MemberEvents* events) {
   };
 }
 
+void Introductions::ended(const std::vector<uint32_t>& peers) const {
+  for (const auto& [transport, taker] : takers_)
+    for (const uint32_t peer : peers) taker->ended(peer);
+}
+
 void Introductions::departed(uint32_t peer) const {
   for (const auto& [transport, taker] : takers_) taker->departed(peer);
 }

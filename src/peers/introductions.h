@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bootstrap/membership.h"
 #include "transport/introduction.h"
@@ -27,6 +28,7 @@ class Introductions {
   // Sets those of introductions.
   void listen(MemberEvents* events);
   void departed(uint32_t peer) const;
+  void ended(const std::vector<uint32_t>& peers) const;
 
  private:
   class OfTransport;

@@ -51,6 +51,8 @@ class IntroductionTaker {
   virtual void connected(uint32_t peer, const std::string& bytes, const Status& status, int fd) = 0;
   // The peer has left, in order. Its sockets came before; other introductions may still be under way.
   virtual void departed(uint32_t peer) = 0;
+  // The peer's process has ended. The call that needs it fails by other means.
+  virtual void ended(uint32_t peer) { (void)peer; }
 
  protected:
   ~IntroductionTaker() = default;

@@ -209,16 +209,16 @@ void lose_and_go_on(trComm_t comm, bool creates) {
 }
 
 // Rank 0 sends, and destroys its communicator at once, while a network is cut. "destroyed": seconds.
-void send_last(trComm_t comm) {
-  CHECK_OF(comm, sum_ones(comm, ranks, 1));
-  int value = 17 * (1 - rank);
+void send_last(trComm_t comm, size_t count) {
+  CHECK_OF(comm, sum_ones(comm, ranks, count));
+  std::vector<int> values(count, 17 * (1 - rank));
   std::printf("running\n");
   if (rank == 0) {
     await_line();
-    CHECK_OF(comm, trSend(&value, 1, trInt32, 1, comm, nullptr));
+    CHECK_OF(comm, trSend(values.data(), count, trInt32, 1, comm, nullptr));
   } else {
-    CHECK_OF(comm, trRecv(&value, 1, trInt32, 0, comm, nullptr));
-    EXPECT(value == 17);
+    CHECK_OF(comm, trRecv(values.data(), count, trInt32, 0, comm, nullptr));
+    EXPECT(values.front() == 17 && values.back() == 17);
     std::printf("received\n");
   }
   const auto begin = Clock::now();
@@ -400,7 +400,7 @@ int main(int argc, char** argv) {
   if (mode.starts_with("splits")) split_until_failure(comm);
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "lose") lose_and_go_on(comm, argument != 0);
-  if (mode == "send-last") send_last(comm);
+  if (mode == "send-last") send_last(comm, static_cast<size_t>(argument));
   if (mode == "shrink") shrink(comm, argument);
   if (mode == "halves") exclude_the_other_host(comm);
   if (mode == "everything") everything(comm);

@@ -44,8 +44,7 @@ bool look_at_stream(int fd, uint64_t given, TcpStall::Facts* facts) {
   if (left < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 ||
       length < offsetof(tcp_info, tcpi_last_ack_recv) + sizeof info.tcpi_last_ack_recv)
     return false;
-  facts->in_flight = info.tcpi_unacked > 0;
-  facts->under_way = facts->in_flight || info.tcpi_probes > 0;
+  facts->under_way = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
   facts->acknowledged = given - static_cast<uint64_t>(left);
   facts->since_answer = std::chrono::milliseconds(info.tcpi_last_ack_recv);
   return true;

@@ -52,7 +52,7 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   ~Link() override {
     finish();
     const bool matters = health_.ok() && !abandoned_;
-    while (matters && !sender_.delivered() && Clock::now() - finished_ < TcpDeparture::kAnswersWithin)
+    while (matters && !sender_.delivered() && Clock::now() - departure_.began() < TcpDeparture::kAnswersWithin)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     if (matters && options_.drain && !sender_.delivered())
       if (const int fd = sender_.duplicate_shared(); fd >= 0) options_.drain(fd);
@@ -65,8 +65,9 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   }
   void deliver_incoming(PeerStreamId stream, int fd) override { deliver({false, stream, {}, fd}); }
   void deliver_departure() override { departed_.store(true, std::memory_order_release); }
+  void deliver_end() override { ended_.store(true, std::memory_order_release); }
   bool may_finish() override {
-    if (!health_.ok() || abandoned_) return true;
+    if (!health_.ok() || abandoned_ || ended_.load(std::memory_order_acquire)) return true;
     if (!departure_.has_begun()) {
       departure_.begin(Clock::now());
       first_key_ = sender_.shared_key();
@@ -78,8 +79,8 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
     return departure_.is_over({sender_.has_arrived(), sender_.since_answer()}, Clock::now(), timeouts_.leave);
   }
   void finish() override {
-    if (finished_ != Clock::time_point()) return;
-    finished_ = Clock::now();
+    if (std::exchange(finished_, true)) return;
+    if (!departure_.has_begun()) departure_.begin(Clock::now());
     source_ = nullptr;
     sender_.finish();
   }
@@ -444,16 +445,15 @@ class Link final : public TcpLink, public std::enable_shared_from_this<Link> {
   uint32_t opened_large_ = 0;       // or asked for
   bool awaits_shared_ = false;      // messages of the peer are waited for, and it has no stream
   bool goodbye_ = false;            // of the peer
-  Clock::time_point finished_{}, silent_{}, next_look_{};
-  uint64_t received_ = 0;      // at silent_
-  Clock::time_point heard_{};  // the look that found that something had come
-  uint64_t heard_bytes_ = 0;   // ... by then
+  Clock::time_point silent_{}, next_look_{};
+  Clock::time_point heard_{};                // the look that found that something had come
+  uint64_t received_ = 0, heard_bytes_ = 0;  // at silent_, at heard_
   uint32_t vain_ = 0, flushes_ = 0;
-  bool abandoned_ = false;
+  bool abandoned_ = false, finished_ = false;
   TcpDeparture departure_;
   uint64_t first_key_ = 0;  // of the shared stream, when it began
 
-  std::atomic<bool> departed_{false};
+  std::atomic<bool> departed_{false}, ended_{false};
   std::atomic<bool> has_mail_{false};
   std::mutex mutex_;
   std::vector<Delivery> inbox_;

@@ -70,6 +70,8 @@ class TcpLink : public SendQueue {
   virtual void deliver_incoming(PeerStreamId stream, int fd) = 0;
   // The peer has left. What it opened was delivered before.
   virtual void deliver_departure() = 0;
+  // The peer's process has ended: when this rank leaves it waits for the peer no longer.
+  virtual void deliver_end() = 0;
 
   // Before the rank leaves, again and again until it is true: nothing will be posted or read any more, and the peer
   // needs this link no longer. Otherwise what it may lack is sent, by another network where the first does not answer,

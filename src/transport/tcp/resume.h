@@ -46,7 +46,6 @@ class TcpStall {
     bool under_way = false;
     uint64_t acknowledged = 0;
     std::chrono::milliseconds since_answer{};
-    bool in_flight = false;  // under way, and not for want of room at the receiver
   };
   // True: it is dead.
   bool look(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout);
@@ -64,9 +63,10 @@ class TcpDeparture {
   static constexpr auto kAnswersWithin = std::chrono::milliseconds(200);
   struct Facts {
     bool arrived = false;               // the peer's kernel has all that was sent
-    TcpClock::duration since_answer{};  // on each stream on which something is in flight
+    TcpClock::duration since_answer{};  // on each stream on which something is under way
   };
   bool has_begun() const { return began_ != TcpClock::time_point(); }
+  TcpClock::time_point began() const { return began_; }
   void begin(TcpClock::time_point now) { began_ = now; }
   // Also where the network works, and all takes its time: the kernels do the rest alone.
   bool is_over(const Facts& facts, TcpClock::time_point now, std::chrono::milliseconds timeout) const;

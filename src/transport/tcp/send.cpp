@@ -43,7 +43,11 @@ TcpSender::TcpSender(uint32_t channels, uint32_t streams, uint32_t fragment_byte
 TcpSender::~TcpSender() {
   for (auto& stream : streams_) {
     if (stream->closed) continue;
-    leave_to_kernel(stream->fd);
+    // The kernel would send what its memory becomes.
+    if (stream->sends.empty())
+      leave_to_kernel(stream->fd);
+    else
+      throw_away(stream->fd);
     end_stream(stream.get());
   }
 }
@@ -285,7 +289,7 @@ Status TcpSender::take_notices_of(Stream* stream) {
 
 // Whether what is left of the payload is large enough, and the kernel can leave it where it is.
 bool TcpSender::goes_uncopied(const Stream& stream) const {
-  if (!zero_copy_.wants() || !stream.zero_copy || stream.refused || stream.sends.full()) return false;
+  if (leaves_ || !zero_copy_.wants() || !stream.zero_copy || stream.refused || stream.sends.full()) return false;
   return stream.head_bytes + stream.bytes - std::max(stream.done, stream.head_bytes) >= kZeroCopyBytes;
 }
 
@@ -413,6 +417,7 @@ Status TcpSender::look(TcpClock::time_point now, Stalled stalled) {
 }
 
 void TcpSender::say_goodbye() {
+  leaves_ = true;
   TcpFrame goodbye;
   goodbye.type = TcpFrameType::kGoodbye;
   for (const auto& stream : streams_) {
@@ -430,7 +435,7 @@ void TcpSender::say_goodbye() {
 }
 
 bool TcpSender::has_arrived() const {
-  if (wants_shared() || wants_large()) return false;
+  if (wants_shared() || wants_large() || unnoticed_ > 0) return false;
   return std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) {
     const int goodbye = stream->said_goodbye ? int{sizeof(TcpFrame)} : 0;
     return stream->closed || (!stream->busy && unacknowledged_bytes(stream->fd) <= goodbye);
@@ -439,10 +444,12 @@ bool TcpSender::has_arrived() const {
 
 TcpClock::duration TcpSender::since_answer() const {
   TcpClock::duration longest{};
-  if (wants_shared() || wants_large()) return TcpClock::duration::max();
+  if (wants_shared() || wants_large() || unnoticed_ > 0) return TcpClock::duration::max();
   for (const auto& stream : streams_) {
+    if (stream->closed) continue;
+    if (stream->busy) return TcpClock::duration::max();
     TcpStall::Facts facts;
-    if (!stream->closed && look_at_stream(stream->fd, stream->taken, &facts) && facts.in_flight)
+    if (look_at_stream(stream->fd, stream->taken, &facts) && facts.under_way)
       longest = std::max<TcpClock::duration>(longest, facts.since_answer);
   }
   return longest;

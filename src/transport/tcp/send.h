@@ -81,17 +81,17 @@ class TcpSender {
   Status look(TcpClock::time_point now, Stalled stalled);
   bool has_stalled() const { return has_stalled_; }
 
-  // Tells the peer that this rank leaves, and needs nothing of it.
+  // Tells the peer that this rank leaves, and needs nothing of it. From here on the kernel copies all that it is given.
   void say_goodbye();
   // Nothing waits to be sent, and the peer's kernel has all that was, but for the goodbye.
   bool has_arrived() const;
-  // Since the peer's kernel has answered on all streams on which something is in flight, and not only unsent for want of
-  // room there. The longest time: something waits to be sent.
+  // Since the peer's kernel has answered on all streams on which something is under way, and does not only wait for room
+  // there. The longest time: the kernel has not taken all, or reads from memory of this process.
   TcpClock::duration since_answer() const;
   // Nothing more will be sent on the shared stream.
   void finish();
-  // The peer's kernel has all that was sent on it: closing it loses nothing. The other streams' sends that are under
-  // way go on without the process, from pages that the kernel holds.
+  // The peer's kernel has all that was sent on it: closing it loses nothing. What is under way on other streams goes on
+  // without this object, but for sends from memory that it may free: these are thrown away.
   bool delivered() const;
   // A descriptor of the shared stream, the caller's; -1: there is none.
   int duplicate_shared() const;
@@ -157,7 +157,7 @@ class TcpSender {
   std::vector<std::unique_ptr<Stream>> streams_;
   uint64_t open_ = 0;  // bits: streams that get frames
   uint64_t shared_key_ = 0;
-  bool any_closed_ = false, has_stalled_ = false;
+  bool any_closed_ = false, has_stalled_ = false, leaves_ = false;
   std::vector<TcpLoss> losses_;
   std::vector<Broken> broken_;
   TcpOutbox outbox_;

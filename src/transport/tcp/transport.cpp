@@ -103,6 +103,10 @@ class Tcp final : public Transport, public IntroductionTaker, private StreamSour
     if (const auto found = links_.find(peer); found != links_.end()) return found->second->deliver_departure();
     early_[peer].departed = true;
   }
+  void ended(uint32_t peer) override {
+    std::lock_guard lock(mutex_);
+    if (const auto found = links_.find(peer); found != links_.end()) found->second->deliver_end();
+  }
 
  private:
   struct Early {

@@ -6,10 +6,13 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <thread>
 #include <tuple>
 
 #include "support/descriptor_limit.h"
@@ -113,25 +116,54 @@ TEST(TcpStreams, ARankWithoutADescriptorForAStreamNamesItself) {
   close(sender);
 }
 
-// The receiver does nothing meanwhile: kernels take all that is sent again.
+// The stream breaks at the receiver's end once the sender's kernel has taken all: nothing but may_finish() finds that.
+// The receiver does nothing meanwhile, as kernels take what is sent again.
 TEST(TcpStreams, WhatWasSentLastIsSentAgainBeforeTheSenderLeaves) {
-  for (const uint32_t bytes : {100u, 20'000u})
-    for (const Break how : {Break::kReset, Break::kShutDown, Break::kEnd}) {
-      SCOPED_TRACE(std::to_string(bytes) + " bytes, broken by way " + std::to_string(static_cast<int>(how)));
-      BreakablePair pair(1);
-      const auto data = pattern(1, bytes);
-      pair.at(0)->post(user_message(0, data));
-      ASSERT_TRUE(eventually([&] { return pair.at(0).flushed() && pair.at(1)->front() != nullptr; }));
-      pair.at(1)->pop();
-      ASSERT_TRUE(pair.break_stream(0, bytes <= kSharedStreamBytes ? 0 : 1, 0, how));
-      pair.at(0)->post(user_message(1, data));
-      ASSERT_TRUE(eventually([&] { return pair.at(0)->released() == 2; })) << pair.at(0)->health().message();
-      ASSERT_TRUE(eventually([&] { return pair.link(0)->may_finish(); }));
-      EXPECT_TRUE(pair.at(0)->health().ok()) << pair.at(0)->health().message();
-      pair.leave(0);
-      ASSERT_TRUE(eventually([&] { return pair.at(1)->front() != nullptr; })) << pair.at(1)->health().message();
-      EXPECT_EQ(payload_of(pair.at(1).get(), *pair.at(1)->front()), data);
-    }
+  constexpr uint32_t kTakenByKernels = 100'000;  // of more the receiver must read a part
+  for (const uint32_t bytes : {100u, 20'000u, 500'000u}) {
+    SCOPED_TRACE(std::to_string(bytes) + " bytes");
+    BreakablePair pair(1);
+    const auto data = pattern(1, bytes);
+    Linked &from = pair.at(0), &to = pair.at(1);
+    from->post(user_message(0, data));
+    ASSERT_TRUE(eventually([&] {
+      const bool flushed = from.flushed();
+      return to->front() != nullptr && flushed;
+    }));
+    to->pop();
+    ASSERT_TRUE(eventually([&] { return to.flushed() && from->released() == 1; }));
+    from->post(user_message(1, data));
+    ASSERT_TRUE(eventually([&] {
+      if (bytes > kTakenByKernels) (void)to->front();
+      return from->released() == 2;
+    })) << from->health().message();
+    ASSERT_TRUE(pair.break_stream(0, bytes <= kSharedStreamBytes ? 0 : 1, 1, Break::kReset));
+    std::atomic<bool> done = false;
+    std::thread reader([&] {
+      while (bytes > kTakenByKernels && !done) EXPECT_EQ(pair.at(1, 2)->front(), nullptr);  // reads for all channels
+    });
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_TRUE(eventually([&] { return pair.link(0)->may_finish(); }));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, TcpTimeouts(std::chrono::milliseconds(0)).leave) << "in vain";
+    done = true;
+    reader.join();
+    EXPECT_TRUE(from->health().ok()) << from->health().message();
+    pair.leave(0);
+    ASSERT_TRUE(eventually([&] { return to->front() != nullptr; })) << to->health().message();
+    EXPECT_EQ(payload_of(to.get(), *to->front()), data);
+  }
+}
+
+TEST(TcpStreams, ARankThatLeavesDoesNotWaitForAProcessThatHasEnded) {
+  BreakablePair pair(1);
+  const auto data = pattern(1, 100);
+  pair.at(0)->post(user_message(0, data));
+  ASSERT_TRUE(eventually([&] { return pair.at(0).flushed(); }));
+  pair.refusal = {trRemoteError, "connection refused"};
+  ASSERT_TRUE(pair.break_stream(0, 0, 1, Break::kReset));
+  for (int look = 0; look < 100; ++look) EXPECT_FALSE(pair.link(0)->may_finish());
+  pair.link(0)->deliver_end();
+  EXPECT_TRUE(pair.link(0)->may_finish());
 }
 
 // What a rank that leaves has sent and the peer's kernel has not acknowledged is not lost by the peer's credits: its
