@@ -14,7 +14,7 @@ static int sum_of_ones(trComm_t comm) {
   return ones;
 }
 
-/* A rank of the first communicator. The first survivor makes the id for the new rank and sends it through `ids`. */
+/* A rank of the first communicator. One survivor makes the id for the new rank and sends it through `ids`. */
 static int old_rank(int rank, trUniqueId id, int ids) {
   trComm_t comm, rest, grown;
   CHECK(trCommInitRank(&comm, kRanks, id, rank));
@@ -33,12 +33,14 @@ static int old_rank(int rank, trUniqueId id, int ids) {
   CHECK(result);
   CHECK(trCommDestroy(comm));
 
+  int number; /* survivors are numbered anew: one of them is rank 0 */
+  CHECK(trCommRank(rest, &number));
   trUniqueId invitation;
-  if (rank == 0) {
+  if (number == 0) {
     CHECK(trGetUniqueId(&invitation));
     EXPECT(write(ids, &invitation, sizeof invitation) == sizeof invitation);
   }
-  CHECK(trCommGrow(rest, kRanks, rank == 0 ? &invitation : NULL, &grown, NULL));
+  CHECK(trCommGrow(rest, kRanks, number == 0 ? &invitation : NULL, &grown, NULL));
   CHECK(trCommDestroy(rest));
   EXPECT(sum_of_ones(grown) == kRanks);
   CHECK(trCommDestroy(grown));
