@@ -15,7 +15,7 @@ namespace treering {
 namespace {
 
 // A stream that has not passed by then is stuck in something that is not ours.
-constexpr std::chrono::seconds kIdleTimeout{10};
+constexpr std::chrono::seconds kPassedWithin{10};
 
 std::byte* bytes_of(const void* address) { return static_cast<std::byte*>(const_cast<void*>(address)); }
 
@@ -99,7 +99,7 @@ bool StagedPath::close() {
   for (const Slot& slot : slots_)
     for (const StagingMemory::Block& block : {slot.input, slot.output})
       if (block.address != nullptr) memory_->take_back(block);  // not lent again: no call is made any more
-  if (!memory_->wait_until_idle(kIdleTimeout)) {
+  if (!memory_->wait_until_idle(kPassedWithin)) {
     // What the streams still hold refers to the memory, which they keep, and to the engine's stream, which therefore
     // stays.
     log_line(LogLevel::kWarn, fmt::format("a CUDA stream of GPU {} still holds operations of a destroyed communicator",

@@ -12,19 +12,19 @@
 namespace treering {
 namespace {
 
-struct Destroy {
+struct DestroyTopology {
   void operator()(hwloc_topology_t t) const { hwloc_topology_destroy(t); }
 };
-struct FreeBitmap {
+struct FreeNodes {
   void operator()(hwloc_bitmap_t b) const { hwloc_bitmap_free(b); }
 };
 
 // The machine as hwloc needs it for binding, loaded once without devices and caches.
 hwloc_topology_t machine() {
-  static const std::unique_ptr<hwloc_topology, Destroy> loaded = [] {
+  static const std::unique_ptr<hwloc_topology, DestroyTopology> loaded = [] {
     hwloc_topology_t raw = nullptr;
-    if (hwloc_topology_init(&raw) != 0) return std::unique_ptr<hwloc_topology, Destroy>();
-    std::unique_ptr<hwloc_topology, Destroy> topology(raw);
+    if (hwloc_topology_init(&raw) != 0) return std::unique_ptr<hwloc_topology, DestroyTopology>();
+    std::unique_ptr<hwloc_topology, DestroyTopology> topology(raw);
     hwloc_topology_set_all_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
     if (hwloc_topology_load(raw) != 0) topology.reset();
     return topology;
@@ -41,7 +41,7 @@ Status bind_memory(void* memory, size_t bytes, int32_t numa_node) {
   if (hwloc_get_numanode_obj_by_os_index(topology, static_cast<unsigned>(numa_node)) == nullptr)
     return {trInvalidArgument,
             fmt::format("memory cannot be bound to NUMA node {}: this machine has no such node", numa_node)};
-  const std::unique_ptr<hwloc_bitmap_s, FreeBitmap> nodes(hwloc_bitmap_alloc());
+  const std::unique_ptr<hwloc_bitmap_s, FreeNodes> nodes(hwloc_bitmap_alloc());
   hwloc_bitmap_only(nodes.get(), static_cast<unsigned>(numa_node));
   if (hwloc_set_area_membind(topology, memory, bytes, nodes.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) != 0)
     return {trSystemError,
