@@ -264,6 +264,22 @@ def check_names(root):
             yield f"{path.relative_to(root)}: names {found}: limits begin with kMax or kMin"
 
 
+UNNAMED = re.compile(r"^namespace \{\n(.*?)^\}  // namespace\n", re.DOTALL | re.MULTILINE)
+HELD_THERE = (re.compile(r"^(?:constexpr|const)\s[^;={(]*?\b(\w+)\s*(?=[={\[])", re.MULTILINE),
+              re.compile(r"^(?:class|struct|enum class)\s+(\w+)(?=[^;{=]*\{)", re.MULTILINE))
+ALONE = ("src/shim", "src/device/cuda")  # folders whose files are compiled one by one in all builds
+
+
+def check_unnamed_namespaces(root):
+    """Builds with sanitizers compile several files of a folder as one (src/meson.build)."""
+    for folder in [path for path in (root / "src").rglob("*") if path.is_dir() and not str(path.relative_to(root)).startswith(ALONE)]:
+        homes = {}
+        for path in sorted(folder.glob("*.cpp")):
+            for name in {held for part in found_in(text_of(path), UNNAMED) for what in HELD_THERE for held in found_in(part, what)}:
+                if homes.setdefault(name, path) != path:
+                    yield f"{path.relative_to(root)}: has a {name} in its unnamed namespace, as {homes[name].name} does"
+
+
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 LICENSED = (*SOURCES, ".sh", ".bash", ".map", ".in", ".supp", "meson.build", "CMakeLists.txt", "packages")  # ends of names
 
@@ -326,7 +342,7 @@ def check_sleeps(root):
 def violations(root):
     files_below.cache_clear()
     for check in (check_module_includes, check_transports, check_collectives, check_folder_sizes, check_tool_includes,
-                  check_public_header, check_lengths, check_sleeps, check_expressions, check_names, check_words,
+                  check_public_header, check_lengths, check_sleeps, check_expressions, check_names, check_unnamed_namespaces, check_words,
                   check_licence_lines, check_named_files, check_page_lines):
         yield from check(root)
 
@@ -367,6 +383,8 @@ PLANTED = [
     ("docs/examples/ranks.h", "// far from the first line\n" * 40, "ranks.h: has no line"),
     (".ci/run", "#!/bin/bash\n" + "# far from the first line\n" * 40, ".ci/run: has no line"),
     ("src/core/log.h", "inline constexpr int kMost" + "Lines = 3;\n", "begin with kMax or kMin"),
+    ("src/gpu/devices.cpp", "namespace {\nconstexpr int kIdleTimeout = 3;\n}  // namespace\n", "has a kIdleTimeout in its unnamed"),
+    ("src/topology/plan.cpp", "namespace {\nstruct FreeBitmap : Free {\n};\n}  // namespace\n", "has a FreeBitmap in its unnamed"),
     ("src/core/log.h", "// Of lines, the longest.\n", "log.h:1: 'Of'"),
     ("src/core/log.cpp", "// Lines are short. (Of\n// several, the first.)\n", "log.cpp:1: 'Of'"),
     ("src/core/config.cpp", 'const char* text = "It is said once. Of the ranks one says so.";\n', "config.cpp:1: 'Of'"),
