@@ -114,7 +114,7 @@ Communicator::Progress Communicator::advance() try {
 Status Communicator::run_out_of_memory(const char* call) try {
   std::string where = call == nullptr ? "a send or receive" : call;
   if (call == nullptr && call_->number() != 0) where = fmt::format("operation {}", call_->number());
-  Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->describe(rank()), where));
+  Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->peers().describe(rank()), where));
   watch_->propose(status);  // any thread's: that of the operation which waits, if one does, is the deadline
   return status;
 } catch (const std::bad_alloc&) {

@@ -134,8 +134,8 @@ class Communicator {
   void fail_everywhere(const Status& status, std::optional<Clock::time_point> deadline = {}) {
     watch_->propose(status, deadline);
   }
-  bool find_dead(uint32_t* peer) const { return watch_->find_dead(peer); }
-  bool has_left(uint32_t peer) const { return watch_->has_left(peer); }
+  bool find_dead(uint32_t* peer) const { return watch_->peers().find_dead(peer); }
+  bool has_left(uint32_t peer) const { return watch_->peers().has_left(peer); }
   // Asks whether all other ranks, or those of other processes, have destroyed their communicators and closed what they
   // had open of this one's GPU, or died; for after this one's end. Empty where that is not seen.
   enum class Whose { kAll, kOtherProcesses };
@@ -144,10 +144,10 @@ class Communicator {
   std::function<void()> tell_closed() const;
   uint64_t own_process() const { return rank_info(context_.rank).process_token; }
 
-  // See Watch.
-  std::string describe(uint32_t peer) const { return watch_->describe(peer); }
-  std::vector<uint32_t> lost_ranks() const { return watch_->lost_ranks(); }
-  std::string late_gpus(uint64_t collective) const { return watch_->late_gpus(collective); }
+  // See PeerStates.
+  std::string describe(uint32_t peer) const { return watch_->peers().describe(peer); }
+  std::vector<uint32_t> lost_ranks() const { return watch_->peers().lost_ranks(); }
+  std::string late_gpus(uint64_t collective) const { return watch_->peers().late_gpus(collective); }
   // A collective that this rank gives to its GPU as a kernel; shown to the others. Its number, from 1.
   uint64_t count_device_collective() {
     return context_.status->device_collectives.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -159,7 +159,7 @@ class Communicator {
   // Whether any rank has one.
   bool any_device() const { return any_device_; }
   // Whether collectives of other ranks' GPUs wait for this one's.
-  bool is_awaited_by_gpus() const { return watch_->is_awaited_by_gpus(); }
+  bool is_awaited_by_gpus() const { return watch_->peers().is_awaited_by_gpus(); }
   // This rank's GPU has memory of others open beyond the end of the communicator; tell_closed() says when it has not.
   void leave_with_memory() { left_with_memory_ = memory_.is_shared(); }
 

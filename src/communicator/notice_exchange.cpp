@@ -71,7 +71,7 @@ bool NoticeExchange::find(uint32_t peer, uint64_t round, SplitInfo* info, uint64
   // Twice: a copy from another process may be half old, but not any more once the round was there before it was taken.
   for (int look = 0; look < 2; ++look) {
     RankStatusSnapshot snapshot;
-    if (!watch_->read(peer, &snapshot)) return false;
+    if (!watch_->peers().read(peer, &snapshot)) return false;
     const auto& notice = snapshot.notices[round % 2];
     *shown = notice.round;
     if (notice.round != round) return true;
@@ -83,7 +83,8 @@ bool NoticeExchange::find(uint32_t peer, uint64_t round, SplitInfo* info, uint64
 // Whether the peer has shown a notice of that round, or a later one.
 bool NoticeExchange::has_shown(uint32_t peer, uint64_t round) const {
   RankStatusSnapshot snapshot;
-  return watch_->read(peer, &snapshot) && std::max(snapshot.notices[0].round, snapshot.notices[1].round) >= round;
+  return watch_->peers().read(peer, &snapshot) &&
+         std::max(snapshot.notices[0].round, snapshot.notices[1].round) >= round;
 }
 
 // *arrived: the peer's notice of that round is here.
@@ -146,7 +147,7 @@ bool NoticeExchange::await_answer(uint32_t peer, Clock::time_point since, Clock:
     if (job_->latest_status(peer, &bytes, &when) && when >= since) return true;
     const auto now = Clock::now();
     if (now >= until || !watch_->check_peer(peer, function).ok()) return false;
-    if (now >= since + kAnswerTimeout && watch_->is_silent(peer)) return false;
+    if (now >= since + kAnswerTimeout && watch_->peers().is_silent(peer)) return false;
     job_->request_status(peer);
     serve_();
   }
@@ -168,20 +169,20 @@ std::string NoticeExchange::who_is_late(uint32_t peer, uint64_t first, const cha
   bool has_called = false, answers = false;  // the last rank that was looked at
   const auto next = [&](uint32_t at) -> std::optional<uint32_t> {
     answers = await_answer(at, begin, Clock::now() + kAnswerTimeout, function);
-    if (!answers || watch_->is_stopped(at)) return {};
+    if (!answers || watch_->peers().is_stopped(at)) return {};
     RankStatusSnapshot shown;
-    const bool readable = watch_->read(at, &shown);
+    const bool readable = watch_->peers().read(at, &shown);
     has_called = readable && shown.notices[first % 2].round >= first;
     return has_called && shown.waiting_for != 0 ? std::optional(shown.waiting_for - 1) : std::nullopt;
   };
   const std::vector<uint32_t> way = follow_waits(rank(), peer, next);
   const uint32_t last = way.back();
   const bool is_circle = last == rank() || std::count(way.begin(), way.end(), last) > 1;
-  std::string text = watch_->describe(last);
+  std::string text = watch_->peers().describe(last);
   if (is_circle)
     text += fmt::format(" and {} wait for each other: what they show has not arrived",
-                        watch_->describe(way.size() > 1 ? way[way.size() - 2] : peer));
-  else if (watch_->is_stopped(last))
+                        watch_->peers().describe(way.size() > 1 ? way[way.size() - 2] : peer));
+  else if (watch_->peers().is_stopped(last))
     text += " does not answer";
   else if (!answers)
     text = no_answer_of(last);
@@ -197,7 +198,7 @@ std::string NoticeExchange::who_is_late(uint32_t peer, uint64_t first, const cha
 // The network on the way to the peer may be cut: the text does not blame the peer.
 std::string NoticeExchange::no_answer_of(uint32_t peer) const {
   const std::string way = job_ != nullptr ? job_->heard_through() : "";
-  return fmt::format("no answer of {} has come{}{}", watch_->describe(peer), way.empty() ? "" : ": ", way);
+  return fmt::format("no answer of {} has come{}{}", watch_->peers().describe(peer), way.empty() ? "" : ": ", way);
 }
 
 // For whom members that do not come to the new communicator wait in this one.
@@ -210,10 +211,11 @@ std::string NoticeExchange::waits_of(const std::vector<uint32_t>& members, const
   std::string text;
   for (uint32_t member : asked) {
     RankStatusSnapshot shown;
-    const bool knows = await_answer(member, now, now + kAnswerTimeout, function) && watch_->read(member, &shown);
+    const bool knows =
+        await_answer(member, now, now + kAnswerTimeout, function) && watch_->peers().read(member, &shown);
     if (!knows || member == rank() || shown.waiting_for == 0 || shown.waiting_for == rank() + 1) continue;
-    text += fmt::format("{}{} waits for {}", text.empty() ? ". Meanwhile " : "; ", watch_->describe(member),
-                        watch_->describe(shown.waiting_for - 1));
+    text += fmt::format("{}{} waits for {}", text.empty() ? ". Meanwhile " : "; ", watch_->peers().describe(member),
+                        watch_->peers().describe(shown.waiting_for - 1));
   }
   return text;
 }
@@ -251,7 +253,7 @@ Status NoticeExchange::who_is_gone(const std::vector<uint32_t>& members, uint64_
     serve_();
     if (!ends && now < next_look) continue;
     TR_RETURN_IF_ERROR(look());
-    TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
+    TR_RETURN_IF_ERROR(watch_->peers().check_deaths(members, function));
     next_look = Clock::now() + look_period(ranks());
   }
   for (const uint32_t member : members) {
@@ -295,7 +297,7 @@ Status NoticeExchange::exchange(const std::vector<uint32_t>& members, const char
       if (status = look(); !status.ok()) return end(status);
       // Also of those that it does not wait for now: the one that it waits for may have left the call because of that
       // death.
-      TR_RETURN_IF_ERROR(watch_->check_deaths(members, function));
+      TR_RETURN_IF_ERROR(watch_->peers().check_deaths(members, function));
       next_look = Clock::now() + look_period(ranks());
       context_->status->waiting_for.store(members[i] + 1, std::memory_order_relaxed);
     }

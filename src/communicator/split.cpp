@@ -48,7 +48,7 @@ constexpr size_t kLookedAt = 32;  // members, in one look
 Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& members, SplitInfo* info) {
   UniqueId id;
   std::vector<std::string> names;
-  for (uint32_t member : members) names.push_back(watch.describe(member));
+  for (uint32_t member : members) names.push_back(watch.peers().describe(member));
   const Status made = Membership::make_rendezvous_root(&id, names);
   if (made.ok()) info->hold(SplitInfo::kId, pack(id));
   return made;
@@ -56,7 +56,7 @@ Status make_rendezvous_root(const Watch& watch, const std::vector<uint32_t>& mem
 
 Status no_rendezvous_root(const Watch& watch, const char* function, uint32_t rank) {
   return {trRemoteError, fmt::format("{}: {}, the first of the new communicator, could not make the rendezvous root",
-                                     function, watch.describe(rank))};
+                                     function, watch.peers().describe(rank))};
 }
 
 // Ranks that come to the rendezvous which this rank has made, if it did, hear why it came to nothing. Else its root would
@@ -155,10 +155,10 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   Status known;            // a death
   size_t next = new_rank;  // whose turn it is, which differs between the ranks: a look costs a system call
   terms.guard = [&]() -> Status {
-    if (watch_->has_lost_any(members)) return known = watch_->check_deaths(members, function);
+    if (watch_->peers().has_lost_any(members)) return known = watch_->peers().check_deaths(members, function);
     for (size_t i = 0; i < std::min(members.size(), kLookedAt); ++i, ++next)
-      if (!watch_->check_death(members[next % members.size()], function).ok())
-        return known = watch_->check_deaths(members, function);
+      if (!watch_->peers().check_death(members[next % members.size()], function).ok())
+        return known = watch_->peers().check_deaths(members, function);
     return {};
   };
   terms.deadline = watch_->call_deadline();
@@ -167,7 +167,7 @@ Status Communicator::create_of(uint32_t ranks, const std::vector<uint32_t>& memb
   std::string text = status.message();
   // Users know the process that cannot be reached by its rank.
   if (text.find("the process that made the unique id") != std::string::npos)
-    text += fmt::format(". The id is from {}", watch_->describe(giver));
+    text += fmt::format(". The id is from {}", watch_->peers().describe(giver));
   if (status.code() == trTimeout)
     return watch_->late(function, members, [&] { return text + notices_->waits_of(members, function); });
   return {status.code(), fmt::format("{}: {}", function, text)};

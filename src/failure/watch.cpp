@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
-#include "core/process.h"
+#include "core/log.h"
 
 namespace treering {
 namespace {
@@ -17,15 +18,16 @@ constexpr auto kAlivePeriod = std::chrono::milliseconds(20);
 // Peers at which one look is aimed. With more, the periods above are for each so many.
 constexpr uint32_t kLookedAt = 64;
 constexpr auto kGraceOfLost = std::chrono::milliseconds(150);
-// From the end of a process until the job tells how it ended.
-constexpr Clock::duration kNewsOfEnd = std::chrono::seconds(1);
 // For a proposal's way through the control tree. A parent in it that is silent, or gone, is replaced meanwhile.
 constexpr auto kAgreementTimeout = kLongestSearch + std::chrono::seconds(3);
-constexpr int kToldDeaths = 8;
 constexpr auto kAftermathOfPause = std::chrono::seconds(10);  // what is found later has other causes
 // A link may have ended because of a failure, the news of which goes by the control tree: over slow links it comes
 // later than the end. Within a host the death of its process shows soon.
 constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std::chrono::milliseconds(3000);
+constexpr Clock::duration kSilenceTimeout = std::chrono::milliseconds(700);  // with ranks that are asked
+constexpr auto kAnswerTimeout = std::chrono::seconds(1);
+
+int looks_at_all(size_t ranks) { return static_cast<int>((ranks + kLookedAt - 1) / kLookedAt); }
 
 }  // namespace
 
@@ -33,11 +35,12 @@ Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureReco
              std::shared_ptr<const std::vector<PeerIdentity>> peers, WaitTimes times, std::string communicator_name,
              Membership* job, bool one_failure)
     : context_(context),
-      statuses_(statuses),
-      peers_(std::move(peers)),
-      seen_(peers_->size()),
-      crowd_(static_cast<int>((peers_->size() + kLookedAt - 1) / kLookedAt)),
+      crowd_(looks_at_all(peers->size())),
       timeout_(times.timeout_ms),
+      call_(context->status),
+      peers_(context, statuses, peers, job, timeout_),
+      comparison_(context->status, &peers_, &call_),
+      diagnosis_(context->status, &peers_, &call_, peers->size(), crowd_ == 1),
       agreement_(failure, &context->status->failure, std::move(communicator_name),
                  job != nullptr && !one_failure
                      ? [job](uint32_t code, const std::string& text) { job->spread(code, text); }
@@ -47,8 +50,7 @@ Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureReco
       warning_(std::chrono::milliseconds(times.warn_ms)) {}
 
 void Watch::start(const Call* call) {
-  call_ = call;
-  counted_ = call->operation != 0;
+  call_.start(call);
   clock_runs_ = false;  // the clock is read only when the first check comes
 }
 
@@ -59,7 +61,7 @@ Clock::time_point Watch::deadline_of_wait(Clock::time_point begin) const {
 Clock::time_point Watch::agreement_limit(Clock::time_point now) const {
   const Clock::duration news = time_for_news(lateness_, job_ != nullptr ? job_->reach() : Clock::duration());
   Clock::time_point limit = now + kAgreementTimeout;
-  const auto begin = clock_runs_ || call_ == nullptr ? waits_since_ : now;
+  const auto begin = clock_runs_ || call_.is_creation() ? waits_since_ : now;
   if (timeout_.count() > 0) limit = std::min(limit, begin + timeout_ + news);
   if (call_deadline_ != Clock::time_point::max()) limit = std::min(limit, call_deadline_ + news);
   return std::max(limit, now + news);
@@ -86,7 +88,7 @@ std::string Watch::own_pause() const {
   return fmt::format(
       "{} did not run for {:.1f} s, until {:.1f} s ago (it was stopped, or got no processor; the deadline is {} ms). "
       "It found since: ",
-      describe(context_->rank), std::chrono::duration<double>(length).count(),
+      peers_.describe(context_->rank), std::chrono::duration<double>(length).count(),
       std::chrono::duration<double>(since).count(), timeout_.count());
 }
 
@@ -118,49 +120,19 @@ Status Watch::await_failure(const Serve& serve) {
   }
 }
 
-void Watch::note_lost(const std::vector<uint32_t>& ranks, const std::string& reason) {
-  std::lock_guard lock(lost_mutex_);
-  for (uint32_t rank : ranks) lost_.try_emplace(rank, Loss{reason, Clock::now()});
-}
-
 // One that leaves because of a failure tells which: who hears of the end before the failure does not take it for the
 // cause. It may not be decided yet: another may have come first.
 void Watch::note_left(uint32_t rank, const Status& cause) {
-  {
-    std::lock_guard lock(lost_mutex_);
-    lost_.try_emplace(rank, Loss{"", Clock::now(), true, cause});
-  }
+  peers_.note_left(rank, cause);
   if (!cause.ok()) propose(cause);
-}
-
-Status Watch::find_lost(uint32_t peer, const std::string& during) const {
-  std::lock_guard lock(lost_mutex_);
-  const auto found = lost_.find(peer);
-  if (found == lost_.end()) return {};
-  if (found->second.left) return left(peer, during, found->second.cause);
-  return {trRemoteError, fmt::format("{} was lost in or before {}: {}", describe(peer), during, found->second.reason)};
 }
 
 Status Watch::creation_verdict() {
   if (Status known = poll(); !known.ok() || agreement_.proposed()) return known;
   std::optional<uint32_t> lost;
-  {
-    std::lock_guard lock(lost_mutex_);
-    for (const auto& [peer, loss] : lost_)
-      if (!loss.left) lost = peer;
-  }
-  return lost ? fail(find_lost(*lost, operation_text())) : Status();
-}
-
-void Watch::suspect_link(uint32_t peer, const Status& status) {
-  if (in_doubt()) return;
-  if (peer == context_->rank) return (void)fail(status);
-  const auto now = Clock::now();
-  auto until = now + (same_host(peer) ? kNewsOfHost : kNewsOfOthers);
-  if (clock_runs_) note_wait(peer);
-  const auto begin = clock_runs_ || call_ == nullptr ? waits_since_ : now;
-  if (timeout_.count() > 0) until = std::min(until, std::max(now + kNewsOfHost, begin + timeout_));
-  suspicion_ = {Suspicion::Kind::kLink, peer, status, until};
+  for (const auto& [peer, loss] : peers_.losses())
+    if (!loss.left) lost = peer;
+  return lost ? fail(peers_.find_lost(*lost, call_.place())) : Status();
 }
 
 // The failure of a peer, where ranks do not share the verdict's memory.
@@ -168,16 +140,8 @@ Status Watch::peer_verdict() {
   if (!reads_failures_) return agreement_.decided();
   RankStatusSnapshot snapshot;
   for (uint32_t peer = 0; peer < context_->ranks; ++peer)
-    if (read(peer, &snapshot) && snapshot.failed) return failure_of(snapshot);
+    if (peers_.read(peer, &snapshot) && snapshot.failed) return peers_.failure_of(snapshot);
   return {};
-}
-
-bool Watch::read(uint32_t peer, RankStatusSnapshot* snapshot) const {
-  if (peer == context_->rank) {
-    *snapshot = snapshot_of(*context_->status);
-    return true;
-  }
-  return statuses_->read_status(peer, snapshot);
 }
 
 Status Watch::check(uint32_t waiting_for, uint64_t steps) {
@@ -191,7 +155,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     lateness_ = {};
     next_calls_check_ = now + crowd_ * kCallsPeriod;
     next_alive_check_ = now + crowd_ * kAlivePeriod;
-    for (Seen& seen : seen_) seen = {.changed = now};
+    diagnosis_.begin(now);
     return {};
   }
   if (now < next_calls_check_) return {};
@@ -202,20 +166,20 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
   own.steps.store(steps, std::memory_order_relaxed);
   own.waiting_for.store(waiting_for == context_->rank ? 0 : waiting_for + 1, std::memory_order_relaxed);
-  if (counted_) TR_RETURN_IF_ERROR(check_calls(waiting_for));
+  if (call_.is_counted()) TR_RETURN_IF_ERROR(check_calls(waiting_for));
   note_wait(waiting_for);
   if (now >= next_alive_check_) {
     next_alive_check_ = now + crowd_ * kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return pass_on(status);
     const uint32_t first = next_alive_;
     TR_RETURN_IF_ERROR(look_at_some(first, &next_alive_, waiting_for, [this](uint32_t peer) {
-      note_progress(peer);
+      diagnosis_.look(peer);
       return Status();
     }));
     TR_RETURN_IF_ERROR(check_lost(waiting_for));
     TR_RETURN_IF_ERROR(
         look_at_some(first, &next_alive_, waiting_for, [&](uint32_t peer) { return check_alive(peer, waiting_for); }));
-    if (counted_) consider_warning(waiting_for, now, late);
+    if (call_.is_counted()) consider_warning(waiting_for, now, late);
   }
   if ((timeout_.count() > 0 && now - waits_since_ >= timeout_) || now >= call_deadline_)
     return fail(deadline_verdict(waiting_for));
@@ -240,259 +204,235 @@ Status Watch::look_at_some(uint32_t first, uint32_t* next, uint32_t waiting_for,
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t peer = (first + i) % ranks;
     if (ranks > kLookedAt && peer == waiting_for) continue;  // its messages are looked for between two looks
-    if (ranks > kLookedAt && !knows_by_reading(peer) && std::exchange(asked, true)) continue;
+    if (ranks > kLookedAt && !peers_.knows_by_reading(peer) && std::exchange(asked, true)) continue;
     TR_RETURN_IF_ERROR(look(peer));
   }
   *next = (first + count) % ranks;
   return {};
 }
 
-// Whether two tags are of one operation that two ranks called differently.
-bool Watch::differ(uint64_t ours, uint64_t theirs) {
-  return ours != theirs && operation_of(ours) == operation_of(theirs);
-}
-
-std::optional<uint64_t> Watch::first_difference(const RankStatusSnapshot& other) const {
-  const uint64_t own = call_->operation;
-  const uint64_t kept = std::min<uint64_t>(own, kCallsKept);
-  for (uint64_t operation = own - kept + 1; operation <= own; ++operation) {
-    const uint64_t tag = context_->status->calls[operation % kCallsKept].tag.load(std::memory_order_relaxed);
-    if (differ(tag, other.call(operation).tag)) return operation;
-  }
-  return {};
-}
-
 Status Watch::check_calls(uint32_t waiting_for) {
-  return look_at_some(next_call_, &next_call_, waiting_for, [this](uint32_t peer) { return check_call(peer); });
-}
-
-Status Watch::check_call(uint32_t peer) {
-  if (peer == context_->rank) return {};
-  const RankStatus* status = statuses_->mapped_status(peer);
-  if (status == nullptr) return {};  // reading it costs a system call: check_alive() does, less often
-  // Signatures stand for all calls so far: the last that both have made tells.
-  const uint64_t both = std::min(call_->operation, status->operation.load(std::memory_order_acquire)) % kCallsKept;
-  const uint64_t ours = context_->status->calls[both].tag.load(std::memory_order_relaxed);
-  return differ(ours, status->calls[both].tag.load(std::memory_order_acquire))
-             ? calls_differ(peer, snapshot_of(*status))
-             : Status();
-}
-
-void Watch::note_progress(uint32_t peer) {
-  RankStatusSnapshot snapshot;
-  if (!read(peer, &snapshot)) return;
-  Seen& seen = seen_[peer];
-  const bool changes = snapshot.heartbeat != seen.heartbeat || snapshot.operation != seen.operation;
-  if (seen.known && changes) seen = {snapshot.heartbeat, snapshot.operation, Clock::now(), true, true, seen.gone};
-  if (!seen.known) seen = {snapshot.heartbeat, snapshot.operation, seen.changed, true, false, seen.gone};
+  return look_at_some(next_call_, &next_call_, waiting_for, [this](uint32_t peer) {
+    const Status same = comparison_.check_mapped(peer);
+    return same.ok() ? same : fail(same);
+  });
 }
 
 // Messages of a lost rank may still be on their way: it counts after a while, and when it has not done its part.
 Status Watch::check_lost(uint32_t waiting_for) {
   if (job_ == nullptr) return {};
-  std::map<uint32_t, Loss> lost;
-  {
-    std::lock_guard lock(lost_mutex_);
-    lost = lost_;
-  }
-  for (const auto& [peer, loss] : lost) {
+  for (const auto& [peer, loss] : peers_.losses()) {
     if (loss.left) continue;  // its link tells when a message of it is missing
-    if ((!counted_ && peer != waiting_for) || Clock::now() - loss.when < kGraceOfLost) continue;
+    if ((!call_.is_counted() && peer != waiting_for) || Clock::now() - loss.when < kGraceOfLost) continue;
     RankStatusSnapshot snapshot;
-    const bool known = read(peer, &snapshot);
-    if (counted_ && known && snapshot.completed >= call_->operation) continue;
+    const bool known = peers_.read(peer, &snapshot);
+    if (call_.is_counted() && known && snapshot.completed >= call_.number()) continue;
     // An answer may be older than what it did last.
-    const std::string last =
-        known && knows_by_reading(peer) ? fmt::format("; its last completed operation is {}", snapshot.completed) : "";
-    return fail(
-        {trRemoteError, fmt::format("{} was lost in or before {}: {}{}. Rank {} waited for rank {}", describe(peer),
-                                    operation_text(), loss.reason, last, context_->rank, waiting_for)});
+    const std::string last = known && peers_.knows_by_reading(peer)
+                                 ? fmt::format("; its last completed operation is {}", snapshot.completed)
+                                 : "";
+    return fail({trRemoteError,
+                 fmt::format("{} was lost in or before {}: {}{}. Rank {} waited for rank {}", peers_.describe(peer),
+                             call_.place(), loss.reason, last, context_->rank, waiting_for)});
   }
   return {};
 }
 
 Status Watch::check_alive(uint32_t peer, uint32_t waiting_for) {
   RankStatusSnapshot snapshot;
-  if (peer == context_->rank || (!counted_ && peer != waiting_for)) return {};
-  const bool readable = read(peer, &snapshot);
-  if (!readable && !knows_by_reading(peer)) return {};
+  if (peer == context_->rank || (!call_.is_counted() && peer != waiting_for)) return {};
+  const bool readable = peers_.read(peer, &snapshot);
+  if (!readable && !peers_.knows_by_reading(peer)) return {};
   // Twice, as what the kernel copies from another process is not promised to be of one moment.
-  if (readable && counted_ && first_difference(snapshot) && read(peer, &snapshot) && first_difference(snapshot))
-    return calls_differ(peer, snapshot);
-  if (readable && counted_ && snapshot.completed >= call_->operation) return {};  // it has done its part
+  if (readable && call_.is_counted() && comparison_.first_difference(snapshot) && peers_.read(peer, &snapshot) &&
+      comparison_.first_difference(snapshot))
+    return fail(comparison_.calls_differ(peer, snapshot));
+  if (readable && call_.is_counted() && snapshot.completed >= call_.number()) return {};  // it has done its part
   if (!readable && peer != waiting_for) return {};
   if (readable && snapshot.left) {
-    if (snapshot.failed) return pass_on(failure_of(snapshot));
+    if (snapshot.failed) return pass_on(peers_.failure_of(snapshot));
     // An answer may overtake what was sent before it: the link tells when a message is missing.
-    if (!knows_by_reading(peer)) return {};
+    if (!peers_.knows_by_reading(peer)) return {};
     // What it sent before it left is here, but may have come since this rank looked for it.
-    if (!std::exchange(seen_[peer].gone, true)) return {};
-    return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete", describe(peer),
-                                            operation_text())});
+    if (!diagnosis_.note_gone(peer)) return {};
+    return fail({trRemoteError, fmt::format("{} destroyed its communicator before {} was complete",
+                                            peers_.describe(peer), call_.place())});
   }
   // What was asked may be old: one that has ended since may have done its part, and left. The control tree tells of
   // losses.
-  bool dead = !readable || (knows_by_reading(peer) && is_dead(peer));
+  bool dead = !readable || (peers_.knows_by_reading(peer) && peers_.is_dead(peer));
   // It may have done its part, left and ended after it was asked: what memory says of it now is its last.
-  if (readable && dead && read(peer, &snapshot))
-    dead = !snapshot.left && !(counted_ && snapshot.completed >= call_->operation);
+  if (readable && dead && peers_.read(peer, &snapshot))
+    dead = !snapshot.left && !(call_.is_counted() && snapshot.completed >= call_.number());
   // What it sent before its end is here, but may have come since this rank looked for it.
-  if (!dead || !std::exchange(seen_[peer].gone, true)) return {};
+  if (!dead || !diagnosis_.note_gone(peer)) return {};
   const std::string completed = readable ? std::to_string(snapshot.completed) : "unknown";
-  const Status end = end_of(peer, operation_text(), "; its last completed operation is " + completed);
+  const Status end = peers_.end_of(peer, call_.place(), "; its last completed operation is " + completed);
   return end.ok() ? end : fail(end);
-}
-
-Status Watch::failure_of(const RankStatusSnapshot& shown) {
-  return shown.failed ? Status(static_cast<trResult_t>(shown.failure_code), shown.failure_text) : Status();
-}
-
-Clock::duration Watch::time_for_end() const {
-  return timeout_.count() > 0 ? std::min<Clock::duration>(timeout_, kNewsOfEnd) : kNewsOfEnd;
-}
-
-// What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with
-// it, the job, a moment later; Ok until then.
-Status Watch::end_of(uint32_t peer, const std::string& during, const std::string& more) {
-  RankStatusSnapshot last;
-  const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old
-  if (readable && last.left) return left(peer, during, failure_of(last));
-  if (!readable && job_ != nullptr) {
-    const auto now = Clock::now();
-    const auto seen = ended_.try_emplace(peer, now).first->second;
-    std::lock_guard lock(lost_mutex_);
-    const auto found = lost_.find(peer);
-    if (found != lost_.end() && found->second.left) return left(peer, during, found->second.cause);
-    if (found == lost_.end() && now < seen + time_for_end()) return {};
-  }
-  // Between namespaces of process ids nothing but its memory tells, and may be out of reach for another reason.
-  const char* const end = readable || is_dead(peer) ? "has died" : "is gone (its memory cannot be read)";
-  return {trRemoteError, fmt::format("{} {} in or before {}{}", describe(peer), end, during, more)};
-}
-
-Status Watch::left(uint32_t peer, const std::string& during, const Status& cause) const {
-  if (!cause.ok()) return cause;
-  return {trRemoteError, fmt::format("{} destroyed its communicator in or before {}", describe(peer), during)};
-}
-
-// Whether a status that cannot be read means that the peer is gone; over a network it means that no answer is here yet.
-bool Watch::knows_by_reading(uint32_t peer) const { return job_ == nullptr || statuses_->reads_status(peer); }
-
-bool Watch::find_dead(uint32_t* peer) const {
-  {  // also where its pid says nothing
-    std::lock_guard lock(lost_mutex_);
-    for (const auto& [rank, loss] : lost_)
-      if (!loss.left && same_host(rank)) {
-        *peer = rank;
-        return true;
-      }
-  }
-  for (*peer = 0; *peer < context_->ranks; ++*peer) {
-    if (!is_dead(*peer)) continue;
-    // It has ended: what memory says of it stays. Where that went with it, the job tells which ended out of order.
-    RankStatusSnapshot snapshot;
-    if (knows_by_reading(*peer) && read(*peer, &snapshot)) {
-      if (!snapshot.left) return true;
-    } else if (job_ == nullptr) {
-      return true;
-    } else {
-      std::lock_guard lock(lost_mutex_);
-      if (const auto found = lost_.find(*peer); found != lost_.end() && !found->second.left) return true;
-    }
-  }
-  return false;
-}
-
-bool Watch::has_left(uint32_t peer) const {
-  RankStatusSnapshot snapshot;
-  if (read(peer, &snapshot) && snapshot.left) return true;
-  std::lock_guard lock(lost_mutex_);
-  const auto found = lost_.find(peer);
-  return found != lost_.end() && found->second.left;
-}
-
-bool Watch::has_left_in_order(uint32_t peer) const {
-  RankStatusSnapshot snapshot;
-  if (read(peer, &snapshot) && snapshot.left) return !snapshot.failed;
-  std::lock_guard lock(lost_mutex_);
-  const auto found = lost_.find(peer);
-  return found != lost_.end() && found->second.left && found->second.cause.ok();
-}
-
-bool Watch::is_awaited_by_gpus() const {
-  const uint64_t own = context_->status->device_collectives.load(std::memory_order_relaxed);
-  for (uint32_t peer = 0; peer < context_->ranks; ++peer) {
-    RankStatusSnapshot snapshot;
-    if (!knows_by_reading(peer) || !read(peer, &snapshot)) return true;
-    if (!snapshot.left && snapshot.device_collectives > own) return true;
-  }
-  return false;
 }
 
 Status Watch::check_peer(uint32_t peer, const char* during) {
   // The cause alone would be taken for what this call found.
   const auto has_left_since = [&](const Status& cause) -> Status {
-    return {cause.code(),
-            fmt::format("{}. {} has left since, and takes no part in {}", cause.message(), describe(peer), during)};
+    return {cause.code(), fmt::format("{}. {} has left since, and takes no part in {}", cause.message(),
+                                      peers_.describe(peer), during)};
   };
   RankStatusSnapshot snapshot;
-  const bool readable = read(peer, &snapshot);
-  {
-    std::lock_guard lock(lost_mutex_);
-    const auto found = lost_.find(peer);
-    if (found != lost_.end() && found->second.left && !found->second.cause.ok())
-      return has_left_since(found->second.cause);
-  }
-  if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
+  const bool readable = peers_.read(peer, &snapshot);
+  const auto loss = peers_.loss_of(peer);
+  if (loss && loss->left && !loss->cause.ok()) return has_left_since(loss->cause);
+  if (Status lost = peers_.find_lost(peer, during); !lost.ok()) return lost;
   if (readable && snapshot.left) {
-    const Status cause = snapshot.failed ? failure_of(snapshot) : agreement_.known();
-    return cause.ok() ? left(peer, during, {}) : has_left_since(cause);
+    const Status cause = snapshot.failed ? peers_.failure_of(snapshot) : agreement_.known();
+    return cause.ok() ? peers_.left(peer, during, {}) : has_left_since(cause);
   }
-  if (peer != context_->rank && ((!readable && knows_by_reading(peer)) || is_dead(peer)))
-    return end_of(peer, during, "");
+  if (peer != context_->rank && ((!readable && peers_.knows_by_reading(peer)) || peers_.is_dead(peer)))
+    return peers_.end_of(peer, during, "");
   return {};
 }
 
-Status Watch::check_death(uint32_t peer, const char* during) {
-  if (peer == context_->rank) return {};
-  {
-    std::lock_guard lock(lost_mutex_);
-    if (const auto found = lost_.find(peer); found != lost_.end() && found->second.left) return {};
+Status Watch::deadline_verdict(uint32_t waiting_for) {
+  trResult_t code = trTimeout;
+  const std::string who = diagnosis_.who_holds_up(waiting_for, &code);
+  const std::string what =
+      is_cut_off_ ? fmt::format("no connection to {}", peers_.describe(waiting_for)) : "no progress";
+  return {code, fmt::format("{} within {} ms in {}: {}. {}", what, timeout_.count(), call_.place(), who,
+                            diagnosis_.who_waited_for(waiting_for, who))};
+}
+
+void Watch::suspect_link(uint32_t peer, const Status& status) {
+  if (in_doubt()) return;
+  if (peer == context_->rank) return (void)fail(status);
+  const auto now = Clock::now();
+  auto until = now + (peers_.same_host(peer) ? kNewsOfHost : kNewsOfOthers);
+  if (clock_runs_) note_wait(peer);
+  const auto begin = clock_runs_ || call_.is_creation() ? waits_since_ : now;
+  if (timeout_.count() > 0) until = std::min(until, std::max(now + kNewsOfHost, begin + timeout_));
+  suspicion_ = {Suspicion::Kind::kLink, peer, status, until};
+}
+
+void Watch::suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes) {
+  if (in_doubt()) return;
+  if (sizes && !sizes->expected) return (void)fail(comparison_.meets_send(peer, *sizes->sent));
+  if (sizes && (sizes->sent || !call_.is_counted())) return (void)fail(comparison_.transfers_differ(peer, *sizes));
+  suspicion_ = {Suspicion::Kind::kCalls, peer, {}, Clock::now() + kAnswerTimeout};
+  judge_calls(Clock::now());
+}
+
+void Watch::judge_suspicion(Clock::time_point now) {
+  switch (suspicion_.kind) {
+    case Suspicion::Kind::kNone:
+      return;
+    case Suspicion::Kind::kLink:
+      return judge_link(now);
+    case Suspicion::Kind::kCalls:
+      return judge_calls(now);
   }
-  if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
-  if (!knows_by_reading(peer) || !is_dead(peer)) return {};
+}
+
+// A peer that dies takes its memory away shortly before it counts as dead; the news of it takes its way, too.
+void Watch::judge_link(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
+  const Status& status = suspicion_.status;
   RankStatusSnapshot last;
-  if (read(peer, &last) && last.left) return {};
-  const Status end = end_of(peer, during, "");
-  return has_left(peer) ? Status() : end;  // news of that may have come meanwhile
-}
-
-bool Watch::has_lost_any(const std::vector<uint32_t>& peers) const {
-  std::lock_guard lock(lost_mutex_);
-  return std::any_of(lost_.begin(), lost_.end(), [&](const auto& entry) {
-    return !entry.second.left && std::find(peers.begin(), peers.end(), entry.first) != peers.end();
-  });
-}
-
-Status Watch::check_deaths(const std::vector<uint32_t>& peers, const char* during) {
-  std::string texts;
-  trResult_t code = trSuccess;
-  int told = 0;
-  for (const uint32_t peer : peers) {
-    const Status death = check_death(peer, during);
-    if (death.ok() || told == kToldDeaths) continue;
-    texts += (told++ == 0 ? "" : "; ") + death.message();
-    code = death.code();
+  const bool readable = peers_.read(peer, &last);
+  Status news = peers_.find_lost(peer, call_.place());
+  if (news.ok() && readable && last.left) news = peers_.left(peer, call_.place(), peers_.failure_of(last));
+  if (news.ok() && peers_.is_dead(peer)) {
+    news = peers_.end_of(peer, call_.place(), ": " + status.message());
+    if (news.ok()) return;
   }
-  return {code, texts};
+  if (!news.ok()) {
+    // A call that failed in this process need not come of a peer that left in order.
+    if (status.code() == trSystemError && peers_.has_left_in_order(peer))
+      news = {news.code(), fmt::format("{}. The connection of {} to it failed: {}", news.message(),
+                                       peers_.describe(context_->rank), status.message())};
+    return (void)fail(news);
+  }
+  // The memory of a process that lives has gone: it leaves, and the job tells so.
+  const bool has_gone = job_ != nullptr && peers_.knows_by_reading(peer) && !readable;
+  if (now >= suspicion_.until + (has_gone ? peers_.time_for_end() : Clock::duration()))
+    (void)fail(
+        {status.code(), fmt::format("the connection of {} to {} failed in {}: {}", peers_.describe(context_->rank),
+                                    peers_.describe(peer), call_.place(), status.message())});
 }
 
-bool Watch::is_dead(uint32_t peer) const {
-  const PeerIdentity& who = identity(peer);
-  if (!same_host(peer)) return false;
-  if (who.pid_namespace != identity(context_->rank).pid_namespace) return false;  // its pid means nothing here
-  if (who.pid == static_cast<uint32_t>(getpid())) return false;
-  return process_has_ended(static_cast<pid_t>(who.pid));
+// What the peer called, from its memory at once, else from its answer.
+void Watch::judge_calls(Clock::time_point now) {
+  const uint32_t peer = suspicion_.peer;
+  const auto answered_at = peers_.answered_at(peer);
+  const bool answered = answered_at && *answered_at > suspicion_.until - kAnswerTimeout;
+  RankStatusSnapshot other;
+  const bool readable = peers_.read(peer, &other);
+  // What it answered before may be of an earlier operation.
+  if (readable && (peers_.knows_by_reading(peer) || other.operation >= call_.number() ||
+                   comparison_.first_difference(other).has_value()))
+    return (void)fail(comparison_.calls_differ(peer, other));
+  if (peers_.knows_by_reading(peer))
+    return (void)fail({trRemoteError, fmt::format("{} is gone in or before {}", peers_.describe(peer), call_.place())});
+  if (now < suspicion_.until) return;
+  (void)fail(comparison_.called_something_else(peer, answered && readable ? &other : nullptr));
+}
+
+Clock::duration Watch::time_for_answers(Clock::duration deadline) { return std::min(kSilenceTimeout, deadline / 4); }
+
+Status Watch::late(const char* function, const std::vector<uint32_t>& members,
+                   const std::function<std::string()>& otherwise) const {
+  const std::string silent = peers_.silence(&members);
+  return {trTimeout, fmt::format("{}: {}", function, silent.empty() ? otherwise() : "the deadline passed: " + silent)};
+}
+
+Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, const Serve& serve) {
+  const auto asked = Clock::now();
+  std::vector<uint32_t> unresponsive = ranks;
+  std::erase(unresponsive, context_->rank);
+  constexpr auto pause = std::chrono::milliseconds(1);
+  for (auto next = asked; !unresponsive.empty() && next < asked + kSilenceTimeout && peers_.silence().empty();) {
+    std::this_thread::sleep_until(next);
+    lateness_ = std::max(lateness_, Clock::now() - next);
+    next = Clock::now() + pause;
+    if (Status known = agreement_.decided(); !known.ok()) return known;
+    serve();
+    std::erase_if(unresponsive, [&](uint32_t rank) {
+      peers_.ask(rank);
+      const auto answered = peers_.answered_at(rank);
+      return answered && *answered > asked;
+    });
+  }
+  std::string who = peers_.silence();
+  for (uint32_t rank : who.empty() ? unresponsive : std::vector<uint32_t>())
+    who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", peers_.describe(rank));
+  if (who.empty()) who = diagnosis_.chain_of_waits(peer, true);
+  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. {}", timeout_.count(), call_.place(), who,
+                                     diagnosis_.who_waited_for(peer, who))});
+  return await_failure(serve);
+}
+
+void Watch::consider_warning(uint32_t waiting_for, Clock::time_point now, Clock::duration late) {
+  const std::optional<Clock::time_point> asked = warning_.asked();
+  switch (warning_.look(now, waits_since_, late)) {
+    case WaitWarning::Next::kNothing:
+      if (asked) diagnosis_.ask_others(*asked);
+      return;
+    case WaitWarning::Next::kAsk:
+      return diagnosis_.speaks_for_others() ? diagnosis_.ask_others(now) : warning_.leave_to_others();
+    case WaitWarning::Next::kSay:
+      return warn_of_wait(waiting_for, now, *asked);
+  }
+}
+
+void Watch::warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::time_point asked) {
+  std::string who = diagnosis_.unanswered(asked);
+  trResult_t code = trSuccess;  // of an error, which a warning is not
+  if (who.empty()) who = diagnosis_.who_holds_up(waiting_for, &code);
+  const std::string limit =
+      timeout_.count() > 0 ? fmt::format("the deadline is {} ms", timeout_.count()) : "there is no deadline";
+  const std::string what =
+      is_cut_off_ ? fmt::format("has had no connection to {}", peers_.describe(waiting_for)) : "has not moved";
+  const double seconds = std::chrono::duration<double>(warning_.waited(now, waits_since_)).count();
+  const LogRank line_has_it(context_->rank);
+  log_line(LogLevel::kWarn, fmt::format("{}{} {} for {:.1f} s ({}): {}. Rank {} waits for rank {}", agreement_.prefix(),
+                                        call_.place(), what, seconds, limit, who, context_->rank, waiting_for));
 }
 
 }  // namespace treering
