@@ -157,6 +157,24 @@ std::vector<uint32_t> FailureDetector::below_gone_relays() const {
   return result;
 }
 
+bool FailureDetector::hangs_below_one_that_left(uint32_t process) const {
+  uint32_t above = tree_.parent_of(process);
+  for (uint32_t i = 0; i < tree_.size() && above < tree_.size(); ++i, above = tree_.parent_of(above))
+    if (tree_.has_left(above)) return true;
+  return false;
+}
+
+// While they live their top looks for this one, and attaches to it. They may have ended while this process did not run.
+std::vector<uint32_t> FailureDetector::elsewhere(Clock::time_point now) const {
+  std::vector<uint32_t> result;
+  if (!tree_.is_top() || other_part(now) != kNobody) return result;
+  for (uint32_t process = tree_.own() + 1; process < tree_.size(); ++process) {
+    if (is_lost(process) || is_silent(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
+    if (cut_at(process, now) == kNobody && !hangs_below_one_that_left(process)) result.push_back(process);
+  }
+  return result;
+}
+
 uint32_t FailureDetector::cut_at(uint32_t process, Clock::time_point now) const {
   uint32_t below = process, above = tree_.parent_of(process);
   for (uint32_t i = 0; i < tree_.size() && above < tree_.size(); ++i, below = above, above = tree_.parent_of(above)) {
@@ -194,12 +212,14 @@ std::vector<uint32_t> FailureDetector::missing(Clock::time_point now) {
   std::vector<uint32_t> probes;
   if (!tree_.is_top()) return probes;
   const auto before = std::exchange(adrift_, {});
-  for (uint32_t process : below_gone_relays()) {
-    if (cut_at(process, now) == tree_.own()) continue;
+  const auto probe_after = [&](uint32_t process, Clock::duration time) {
     const auto known = before.find(process);
     const auto since = adrift_[process] = known == before.end() ? now : known->second;
-    if (now - since >= kProbeAfter) probes.push_back(process);
-  }
+    if (now - since >= time) probes.push_back(process);
+  };
+  for (uint32_t process : elsewhere(now)) probe_after(process, kOrphansTimeout);
+  for (uint32_t process : below_gone_relays())
+    if (adrift_.count(process) == 0 && cut_at(process, now) != tree_.own()) probe_after(process, kProbeAfter);
   return probes;
 }
 
@@ -294,7 +314,7 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Cloc
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
   if (!running || !tree_.is_top()) return true;
-  return unreached(now).empty() && other_part(now) == kNobody && below_gone_relays().empty();
+  return unreached(now).empty() && other_part(now) == kNobody && below_gone_relays().empty() && elsewhere(now).empty();
 }
 
 }  // namespace treering

@@ -5,7 +5,8 @@
 //   a neighbour's connection ends    it is broken: examine(), probed() say what is done about it, until it is lost or back
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
 //   at the top                       cut_off():    those behind a process that is lost or silent
-//                                    missing():    those below a process without ranks, whose end is not told
+//                                    missing():    those below a process without ranks, whose end is not told, and those
+//                                                  that hang from another top, and do not come
 //                                    other_part(), next_unreached(): those that may have a top of their own
 //
 // A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the
@@ -107,7 +108,8 @@ class FailureDetector {
   // Says of which processes nothing can be known, because those on the way to them are gone or silent.
   std::vector<NoticeMessage> cut_off(Clock::time_point now) const;
   // The end of a process that never held a rank is not told: those that hung from it and have not come back are probed.
-  // Below one that had left, some processes may have left, too, without a trace: they are not probed.
+  // Below one that had left, some processes may have left, too, without a trace: they are not probed. Those with higher
+  // numbers that hang from another top for long are probed, too.
   std::vector<uint32_t> missing(Clock::time_point now);
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
@@ -130,6 +132,8 @@ class FailureDetector {
 
  private:
   std::vector<uint32_t> below_gone_relays() const;
+  bool hangs_below_one_that_left(uint32_t process) const;
+  std::vector<uint32_t> elsewhere(Clock::time_point now) const;
   bool lacks_ranks(Clock::time_point now) const;
   bool is_sought(uint32_t process, bool is_lacking, Clock::time_point now) const;
   std::vector<uint32_t> unreached(Clock::time_point now) const;
@@ -141,7 +145,7 @@ class FailureDetector {
   std::map<uint32_t, SilentRanks> silent_;
   std::map<uint32_t, bool> unheard_;  // neighbours; whether the log was told
   std::map<uint32_t, Broken> broken_;
-  // At the top: processes that hung from one without ranks and have not come back, and since when.
+  // At the top: processes that are missing(), and since when.
   std::map<uint32_t, Clock::time_point> adrift_;
   std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;

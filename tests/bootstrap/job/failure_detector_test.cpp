@@ -391,6 +391,27 @@ TEST(FailureDetector, ThoseBelowASilentRelayAreMissingOnceItIsNoChild) {
   EXPECT_EQ(detector.missing(kNow + seconds(1) + kProbeAfter), (Numbers{3, 4}));
 }
 
+// As after a stop, in which the others went on under a top of their own, gave up and ended.
+TEST(FailureDetector, ThoseThatHangFromAnotherTopAreProbedWhereTheyDoNotCome) {
+  Detector detector(0, {kNobody, kNobody, 1, 0});
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  EXPECT_TRUE(detector.missing(kNow + kOrphansTimeout - milliseconds(1)).empty());
+  EXPECT_EQ(detector.missing(kNow + kOrphansTimeout), (Numbers{1, 2}));
+  EXPECT_EQ(detector.probed(1, Answer::kListens, kNow + kOrphansTimeout).next, Next::kTellHeard);
+  EXPECT_EQ(detector.probed(1, Answer::kNone, kNow + kOrphansTimeout).next, Next::kTellSilent);
+  EXPECT_EQ(detector.probed(1, Answer::kRefuses, kNow + kOrphansTimeout).next, Next::kTellLost);
+  detector.tree->move(1, 0);
+  detector.tree->add_child(1);
+  EXPECT_TRUE(detector.missing(kNow + seconds(60)).empty());
+}
+
+TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLowestTopAreItsOwn) {
+  Detector lowest(0, {kNobody, kNobody, 1}), higher(1, {kNobody, kNobody, 0});
+  lowest.tree->rank_left(1);
+  for (Detector* detector : {&lowest, &higher})
+    for (int second : {0, 60}) EXPECT_TRUE(detector->missing(kNow + seconds(second)).empty());
+}
+
 // Orphans, after the verdict
 
 TEST(FailureDetector, OrphansOfALostProcessAreAwaitedForAWhile) {
@@ -455,10 +476,11 @@ TEST(FailureDetector, OrphansOfABrokenConnectionAndOfAMuteProcessAreAwaited) {
 // Idle
 
 TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
-  Detector detector(0, {kNobody, kNobody});
+  Detector detector(0, {kNobody});
   EXPECT_TRUE(detector.is_idle(true, kNow));
   detector.breaks(1, 0);
   EXPECT_FALSE(detector.is_idle(false, kNow));
+  EXPECT_FALSE(Detector(0, {kNobody, kNobody}).is_idle(true, kNow));  // the other part may have ended
   Detector second(1, {kNobody, kNobody});
   EXPECT_FALSE(second.is_idle(true, kNow));  // it looks for the other part
   EXPECT_TRUE(second.take_silence(silence_of(0), kNow));
