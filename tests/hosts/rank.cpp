@@ -254,6 +254,22 @@ void shrink(trComm_t comm, int excluded) {
   say_what_is_left();
 }
 
+// This rank was stopped while the others went on without it and ended. It finds that out by itself, and goes on alone.
+void shrink_alone(trComm_t comm) {
+  run_until_failure(comm, 10'000);
+  std::vector<int> lost(ranks);
+  int count = 0;
+  while (count < ranks - 1) {
+    CHECK(trCommGetLost(comm, lost.data(), &count));
+    usleep(10'000);
+  }
+  trComm_t rest = nullptr;
+  CHECK(trCommShrink(comm, lost.data(), count, &rest, nullptr, TR_SHRINK_ABORT));
+  CHECK_OF(rest, sum_ones(rest, 1, 1001));
+  for (trComm_t made : {comm, rest}) CHECK(trCommDestroy(made));
+  say_what_is_left();
+}
+
 // The ranks of each host go on without those of the other one, at a word; one half may succeed, not both.
 void exclude_the_other_host(trComm_t comm) {
   CHECK(trBarrier(comm, nullptr));
@@ -402,6 +418,7 @@ int main(int argc, char** argv) {
   if (mode == "lose") lose_and_go_on(comm, argument != 0);
   if (mode == "send-last") send_last(comm, static_cast<size_t>(argument));
   if (mode == "shrink") shrink(comm, argument);
+  if (mode == "shrink-alone") shrink_alone(comm);
   if (mode == "halves") exclude_the_other_host(comm);
   if (mode == "everything") everything(comm);
   if (mode == "leave") leave(comm, 20, static_cast<size_t>(argument));
