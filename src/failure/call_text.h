@@ -28,7 +28,7 @@ class OwnCall {
   bool is_creation() const { return call_ == nullptr; }  // there was no call yet
   // A collective, not sends and receives.
   bool is_counted() const { return call_ == nullptr || call_->operation != 0; }
-  // Of the operation; not in the creation.
+  // The operation's; there is none in the creation.
   uint64_t number() const { return call_->operation; }
   std::string text() const;
   // "operation 7 (barrier)", "the creation of the communicator".
