@@ -200,6 +200,40 @@ TEST_P(RelayEnds, ARankThatEndsAtTheSameTimeIsMissed) {
   }
 }
 
+// One that finds no process there any more, and no word of it, takes it for lost.
+TEST_IN_THREE_ATTEMPTS(Relay, ThatEndsHoldsUpARankThatLeavesForThoseThatHaveYetToHearOfIt) {
+  constexpr int kLeaver = 1, kLate = 3;  // the processes; the first becomes the top
+  Gate gate;
+  RankProcesses processes = below_relay([&](int number, Rank& self) {
+    gate.inherit();
+    if (number != kLate && number != kLeaver) return 0;  // leaves while all hear of it
+    JOB_EXPECT(soon([&] { return self.seen.get(&Seen::left).count(1) != 0; }));
+    if (number == kLate) {
+      reached();
+      JOB_EXPECT(soon([&] { return self.seen.get(&Seen::left).count(0) != 0; }));
+      JOB_EXPECT(self.seen.get(&Seen::lost).empty());
+      return 0;
+    }
+    gate.wait();
+    JOB_EXPECT(soon([&] { return self.membership->heard_through().empty(); }));  // it is a top
+    self.membership.reset();
+    reached();
+    std::exit(0);
+  });
+  for (int number = 0; number <= kRanks; ++number) ASSERT_TRUE(processes.wait_until_reached(number));
+  ASSERT_TRUE(processes.wait_until_reached(kLate));
+  processes.stop(kLate);
+  kill(processes.pid(0), SIGKILL);
+  gate.open();
+  ASSERT_TRUE(processes.wait_until_reached(kLeaver));
+  std::this_thread::sleep_for(milliseconds(300));  // it would have ended
+  kill(processes.pid(kLate), SIGCONT);
+  for (int number : {kLeaver, kLate}) {
+    const RankResult result = processes.wait(number);
+    EXPECT_EQ(result.exit_code, 0) << "process " << number << ": " << result.output;
+  }
+}
+
 // The first rank after the relay loses its connection to it and can make none for a moment: the tree parts, with the
 // relay at the top of the other part.
 TEST(Relay, ThatCouldNotBeReachedForAMomentIsFoundAgain) {

@@ -104,7 +104,7 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
     const std::vector<uint32_t> all = unreached(now);
     if (std::binary_search(all.begin(), all.end(), process)) return {.next = Next::kAttach};
   }
-  if (!is_broken && answer == Answer::kRefuses && tree_.has_left(process)) gone_.insert(process);
+  if (!is_broken && answer == Answer::kRefuses && tree_.has_left(process)) relay_is_gone(process, now);
   if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
     // A firewall may refuse for a moment, too.
@@ -280,7 +280,9 @@ Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<u
   if (auto found = broken_.find(process); found != broken_.end()) return found->second.since;
   if (unresponsive.count(process) != 0) return top_since_;
   // The children of one that has left hang from it while it lives, below this process; else they are on their way.
-  return !hears_a_child() && process < tree_.size() && tree_.has_left(process) ? verdict_at : Clock::time_point();
+  if (hears_a_child() || process >= tree_.size() || !tree_.has_left(process)) return {};
+  const auto gone = gone_.find(process);
+  return verdict_at == Clock::time_point() && gone != gone_.end() ? gone->second : verdict_at;
 }
 
 bool FailureDetector::awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,

@@ -91,7 +91,7 @@ class FailureDetector {
   void connected(uint32_t neighbour);
   void connection_ended(uint32_t neighbour, Broken broken) { broken_[neighbour] = std::move(broken); }
   // A process that left, or never held a rank, has refused or ended a connection: it seems to have ended.
-  void relay_is_gone(uint32_t process) { gone_.insert(process); }
+  void relay_is_gone(uint32_t process, Clock::time_point now) { gone_.try_emplace(process, now); }
   pid_t pid_of_broken(uint32_t process) const;
   // `running`: all have met, so that its addresses are known here.
   Step examine(uint32_t process, bool pid_has_ended, bool running, Clock::time_point now) const;
@@ -118,8 +118,8 @@ class FailureDetector {
   // missing; each in turn. Once it listens, this top attaches to it.
   std::optional<uint32_t> next_unreached(Clock::time_point now);
   // Whether children of a process that is gone, or does not answer, are on their way to a new parent, and have yet to
-  // hear of the verdict. A slow network takes its time for it; one that was lost as well never comes. `unresponsive`: did not
-  // answer when this process sought a parent.
+  // hear of the verdict, or who has left. A slow network takes its time for it; one that was lost as well never comes.
+  // `unresponsive`: did not answer when this process sought a parent. `verdict_at`: the least time where there is none.
   bool awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,
                       Clock::time_point now) const;
   // Processes that do not answer and have not been told of the verdict: no neighbour passes it on to them. A network that
@@ -149,8 +149,8 @@ class FailureDetector {
   std::map<uint32_t, Clock::time_point> adrift_;
   std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;
-  std::set<uint32_t> gone_;  // relays, as it seems
-  std::set<uint32_t> told_;  // of the verdict, by a connection of their own
+  std::map<uint32_t, Clock::time_point> gone_;  // relays, as it seems, and since when
+  std::set<uint32_t> told_;                     // of the verdict, by a connection of their own
   Clock::time_point top_since_;
 };
 

@@ -256,7 +256,7 @@ void Job::on_moving(uint32_t from, const MovingMessage& message) {
 void Job::on_broken(uint32_t process, const FailureDetector::Broken& broken) {
   members_.tree_changed();
   if (tree_.has_left(process)) {
-    detector_.relay_is_gone(process);
+    detector_.relay_is_gone(process, Clock::now());
   } else if (!context_.has_failed()) {
     detector_.connection_ended(process, broken);
     liveness_.examine(process);

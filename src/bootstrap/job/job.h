@@ -79,8 +79,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void introduce(uint32_t source, uint32_t peer, const Introduction& introduction);
   // Whether this process is between two places in the tree, or tells another part of the tree what it knows before it leaves.
   bool seeks_parent() const { return seeker_.lacks_parent() || tells_another_part(); }
-  // Whether there are others that would not hear without this process: of the verdict, because they seek a parent or do not
-  // answer; or, as they have not come yet, of why the rendezvous failed a moment ago.
+  // Whether there are others that would not hear without this process: of the verdict or who has left, because they seek a
+  // parent or do not answer; or, as they have not come yet, of why the rendezvous failed a moment ago.
   bool must_stay() const;
 
  private:

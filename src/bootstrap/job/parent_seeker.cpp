@@ -43,7 +43,7 @@ void ParentSeeker::try_next() {
     if (status.ok()) return ask(std::move(connection), place);
     if (job_.meets() && !tree_.has_parent() && status.code() == trSystemError)  // no other candidate helps
       return events_.failed({status.code(), "this process: " + status.message()});
-    if (end == DialEnd::kRefused && tree_.has_left(place.process)) detector_.relay_is_gone(place.process);
+    if (end == DialEnd::kRefused && tree_.has_left(place.process)) detector_.relay_is_gone(place.process, Clock::now());
     if (const std::string why = search_.failed(place, status.message(), Clock::now()); !why.empty())
       log_line(LogLevel::kInfo, "cannot attach to " + why);
     try_next();

@@ -27,7 +27,7 @@ void VerdictTeller::tell() {
 }
 
 bool VerdictTeller::must_stay() const {
-  if (job_.closed || !notices_.has_verdict()) return false;
+  if (job_.closed || !(job_.runs() || notices_.has_verdict())) return false;
   const auto at = notices_.verdict_at(), now = Clock::now();
   return detector_.awaits_orphans(search_.unresponsive(), at, now) || !detector_.untold(at, now).empty();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // VerdictTeller: tells the verdict to processes that do not answer, by connections of their own, each with all that is
 // known, as a new neighbour is told: a network that is back takes some seconds until the tree is one again, and this
-// process may end before. It also says whether the process must stay for others who would not hear of the verdict.
+// process may end before. It also says whether the process must stay for others who would not hear of the verdict, or
+// that this process has left.
 #pragma once
 
 #include <functional>
@@ -23,7 +24,8 @@ class VerdictTeller {
       : job_(job), tree_(tree), detector_(detector), search_(search), notices_(notices), changed_(std::move(changed)) {}
 
   void tell();
-  // Whether others seek a place in the tree, or do not answer, who would not hear of the verdict without this process.
+  // Whether others seek a place in the tree, or do not answer while there is a verdict, who would not hear what this
+  // process knows.
   bool must_stay() const;
   // Tells, and calls `changed` in a moment.
   void stay();

@@ -320,7 +320,7 @@ class BelowRelays : public ::testing::Test {
   // 1 holds no rank; 3 and 4 hang from it.
   BelowRelays() : detector_(0, kParents, {0, 2, 3, 4, 5}) {
     detector_.tree->remove(1);
-    detector_.relay_is_gone(1);
+    detector_.relay_is_gone(1, kNow);
   }
   Detector detector_;
 };
@@ -360,14 +360,14 @@ TEST_F(BelowRelays, OneThatHeldARankIsNoRelay) {
   Detector detector(0);
   detector.tree->rank_left(1);
   detector.tree->remove(1);
-  detector.relay_is_gone(1);
+  detector.relay_is_gone(1, kNow);
   EXPECT_TRUE(detector.missing(kNow).empty());
   EXPECT_TRUE(detector.missing(kNow + seconds(9)).empty());
 }
 
 TEST(FailureDetector, ASilentProcessBelowARelayThatIsGoneIsLostOnceNothingListens) {
   Detector detector(2, {kNobody, 0, kNobody, 2}, {1, 2, 3});  // process 0 holds no rank
-  detector.relay_is_gone(0);
+  detector.relay_is_gone(0, kNow);
   EXPECT_TRUE(detector.take_silence(silence_of(1), kNow));
   (void)detector.missing(kNow);
   EXPECT_EQ(detector.missing(kNow + kProbeAfter), (Numbers{1}));
@@ -412,67 +412,6 @@ TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLow
     for (int second : {0, 60}) EXPECT_TRUE(detector->missing(kNow + seconds(second)).empty());
 }
 
-// Orphans, after the verdict
-
-TEST(FailureDetector, OrphansOfALostProcessAreAwaitedForAWhile) {
-  Detector detector(0);
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
-  EXPECT_TRUE(detector.take_loss(1, kNow));
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout - milliseconds(1)));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
-}
-
-TEST(FailureDetector, OrphansThatCameLeftOrEndedAreNotAwaited) {
-  Detector detector(0);
-  EXPECT_TRUE(detector.take_loss(1, kNow));
-  detector.tree->add_child(3);
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));  // 4
-  detector.tree->rank_left(4);
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
-  Detector other(0);
-  EXPECT_TRUE(other.take_loss(1, kNow));
-  EXPECT_TRUE(other.take_loss(3, kNow - seconds(60)));  // so 5 is not awaited any more, either
-  EXPECT_FALSE(other.awaits_orphans({4}, kNow, kNow));  // 4 did not answer
-}
-
-TEST(FailureDetector, OrphansOfASilentProcessAreAwaitedFromWhenTheyNotice) {
-  Detector detector(0);
-  EXPECT_TRUE(detector.take_silence(silence_of(3, 1000), kNow));
-  const auto since = kNow - seconds(1) + kNoticesSilence;
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, since + kOrphansTimeout - milliseconds(1)));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, since + kOrphansTimeout));
-}
-
-TEST(FailureDetector, OrphansOfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
-  Detector detector(0);
-  detector.tree->rank_left(3);
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));  // 3 may be below 1
-  (void)detector.listen(1, kSilence);
-  (void)detector.listen(2, kSilence);
-  EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
-}
-
-TEST(FailureDetector, OnlyTheTopAwaitsOrphans) {
-  Detector detector(1);
-  EXPECT_TRUE(detector.take_loss(3, kNow));
-  EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow));
-}
-
-TEST(FailureDetector, OrphansOfABrokenConnectionAndOfAMuteProcessAreAwaited) {
-  Detector broken(0);
-  broken.breaks(1, 0);
-  EXPECT_TRUE(broken.awaits_orphans({}, kNow, kNow));
-  EXPECT_FALSE(broken.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
-  Detector mute(0);
-  mute.tree->remove(1);
-  mute.become_top(kNow);
-  EXPECT_FALSE(mute.awaits_orphans({}, kNow, kNow));
-  EXPECT_TRUE(mute.awaits_orphans({1}, kNow, kNow));
-  EXPECT_FALSE(mute.awaits_orphans({1}, kNow, kNow + kOrphansTimeout));
-}
-
 // Idle
 
 TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
@@ -489,7 +428,7 @@ TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   Detector above(0, {kNobody, 0, 1}, {0, 2});  // 2 hangs from 1, which holds no rank
   above.tree->remove(1);
   EXPECT_TRUE(above.is_idle(true, kNow));
-  above.relay_is_gone(1);
+  above.relay_is_gone(1, kNow);
   EXPECT_FALSE(above.is_idle(true, kNow));
   EXPECT_FALSE(Detector(5).is_idle(true, kNow));
   EXPECT_FALSE(Detector(0).is_idle(false, kNow));

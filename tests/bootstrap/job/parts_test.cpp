@@ -52,7 +52,7 @@ TEST(Parts, ATopLooksForARelayWhileRanksAreMissing) {
   EXPECT_EQ(detector.next_unreached(kNow), std::nullopt) << "this is no top";
   detector.tree->become_top();
   EXPECT_EQ(detector.next_unreached(kNow), 0u) << "it could not be reached, for whatever reason";
-  detector.relay_is_gone(0);
+  detector.relay_is_gone(0, kNow);
   EXPECT_EQ(detector.next_unreached(kNow), 0u) << "something may have refused in its place";
   EXPECT_FALSE(detector.is_idle(true, kNow));
   EXPECT_EQ(detector.probed(0, Answer::kListens, kNow).next, Next::kAttach);
@@ -65,7 +65,7 @@ TEST(Parts, ATopLooksForARelayThatIsNotItsParent) {
   Detector detector(2, {kNobody, 0, 1, 0}, {1, 2, 3});
   detector.tree->become_top();
   detector.tree->rank_left(0);  // of process 1, which ends
-  detector.relay_is_gone(1);
+  detector.relay_is_gone(1, kNow);
   for (uint32_t expected : {1, 0}) EXPECT_EQ(detector.next_unreached(kNow), expected) << "each in turn";
 }
 
