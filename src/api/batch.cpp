@@ -189,9 +189,9 @@ Status Batch::advance(Line* line, bool look, bool* moved) {
     TR_RETURN_IF_ERROR(communicator.begin(entry.operations[line->next_operation++]));
   }
   const auto progress = communicator.advance();
-  *moved |= progress != Communicator::Progress::kBlocked;
-  if (progress == Communicator::Progress::kFailed) return communicator.failure();
-  return progress == Communicator::Progress::kBlocked && look ? communicator.poll_failures() : Status();
+  *moved |= progress != Progress::kBlocked;
+  if (progress == Progress::kFailed) return communicator.failure();
+  return progress == Progress::kBlocked && look ? communicator.poll_failures() : Status();
 }
 
 // One turn; true when the line has nothing left to do.

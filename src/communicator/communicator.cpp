@@ -87,21 +87,20 @@ Status Communicator::begin(const Operation& operation) try {
   return has_ended() ? out_of_memory() : Status();
 }
 
-Communicator::Progress Communicator::advance() try {
+Progress Communicator::advance() try {
   if (in_doubt_) [[unlikely]]
     return Progress::kBlocked;
-  switch (call_->advance()) {
-    case ActiveCall::Progress::kBlocked:
-      return Progress::kBlocked;
-    case ActiveCall::Progress::kMoved:
-      return Progress::kMoved;
-    case ActiveCall::Progress::kDone:
+  switch (const Progress progress = call_->advance()) {
+    case Progress::kBlocked:
+    case Progress::kMoved:
+      return progress;
+    case Progress::kDone:
       finish();
-      return Progress::kDone;
-    case ActiveCall::Progress::kDiffers:
+      return progress;
+    case Progress::kDiffers:
       watch_->suspect_calls(call_->peer(), call_->differing_sizes());
       break;
-    case ActiveCall::Progress::kFailed:
+    case Progress::kFailed:
       watch_->suspect_link(call_->peer(), call_->status());
       break;
   }
@@ -130,7 +129,7 @@ void Communicator::stop_without_memory(const char* call) {
 }
 
 // Why the operation fails is found out by poll_failures(), a little at a time, unless it is known at once.
-Communicator::Progress Communicator::doubt() {
+Progress Communicator::doubt() {
   in_doubt_ = true;
   Status status = watch_->poll();
   if (status.ok()) return Progress::kBlocked;
@@ -258,6 +257,7 @@ Status Communicator::run(const Operation& operation) {
     switch (advance()) {
       case Progress::kDone:
         return {};
+      case Progress::kDiffers:
       case Progress::kFailed:
         return failure_;
       case Progress::kMoved:

@@ -67,7 +67,7 @@ class Communicator {
 
   // The same in parts, for a thread that drives several communicators. The operation outlives its end.
   Status begin(const Operation& operation);
-  enum class Progress { kBlocked, kMoved, kDone, kFailed };
+  // Never kDiffers, which becomes a failure.
   Progress advance();
   // To be called now and then while advance() is blocked; fails the operation when there is a reason to.
   Status poll_failures();

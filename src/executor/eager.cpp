@@ -136,7 +136,7 @@ bool EagerPath::take(const EagerMessage& eager, const Message& message) {
   return true;
 }
 
-EagerPath::Progress EagerPath::receive_all() {
+Progress EagerPath::receive_all() {
   for (; next_receive_ < receives_.size(); ++next_receive_) {
     const EagerMessage& eager = receives_[next_receive_];
     if (eager.peer == context_->rank) {
@@ -153,7 +153,7 @@ EagerPath::Progress EagerPath::receive_all() {
     if (message == nullptr) return blocked();
     if (message->signature != eager.signature || message->bytes != eager.bytes) {
       sizes_ = sizes_of(*message, call_->signature, pairs_ ? std::optional(eager.bytes) : std::nullopt);
-      return Progress::kMismatch;
+      return Progress::kDiffers;
     }
     if (!take(eager, *message)) return Progress::kFailed;
   }
@@ -180,7 +180,7 @@ void EagerPath::combine() {
   sources_.clear();
 }
 
-EagerPath::Progress EagerPath::advance() {
+Progress EagerPath::advance() {
   const Progress progress = advance_messages();
   uint32_t unflushed = 0;
   if (context_->flush(&unflushed) || progress != Progress::kDone) return progress;
@@ -189,13 +189,13 @@ EagerPath::Progress EagerPath::advance() {
 }
 
 // Blocked, unless the link to the peer has failed; mapped ones have nothing that could.
-EagerPath::Progress EagerPath::blocked() {
+Progress EagerPath::blocked() {
   if (context_->queues.empty()) return Progress::kBlocked;
   status_ = connection(waiting_for_)->health();
   return status_.ok() ? Progress::kBlocked : Progress::kFailed;
 }
 
-EagerPath::Progress EagerPath::advance_messages() {
+Progress EagerPath::advance_messages() {
   for (; next_send_ < sends_.size(); ++next_send_)
     if (!send(sends_[next_send_])) return blocked();
   if (const Progress progress = receive_all(); progress != Progress::kDone) return progress;

@@ -17,7 +17,6 @@ namespace treering {
 
 class EagerPath {
  public:
-  enum class Progress { kBlocked, kDone, kMismatch, kFailed };
   static constexpr size_t kMaxBytes = 16384;       // of a block
   static constexpr size_t kMaxMappedBytes = 4096;  // ... where peers may read buffers in place, which it does not
 
@@ -34,7 +33,7 @@ class EagerPath {
   // The peer that the last kBlocked waited for, whose call differed, or whose payload could not be had.
   uint32_t peer() const { return waiting_for_; }
   const Status& status() const { return status_; }                      // kFailed: why
-  const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kMismatch
+  const std::optional<TransferSizes>& sizes() const { return sizes_; }  // kDiffers
   static size_t most_bytes(const ExecutorContext& context) {
     return std::min(kMaxBytes, context.pools[0].slot_bytes());
   }

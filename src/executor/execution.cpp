@@ -143,20 +143,20 @@ void Execution::bind(const Call& call) {
 }
 
 // Whatever the channels wait for, what they have posted leaves; the call ends when it has left.
-Execution::Progress Execution::advance() {
+Progress Execution::advance() {
   const Progress progress = advance_channels();
-  if (context_->queues.empty() || progress == Progress::kFailed) return progress;
+  if (context_->queues.empty() || !status_.ok()) return progress;
   if (progress == Progress::kDone) return is_flushed() ? progress : waits(false);
   context_->progress();
   return progress;
 }
 
-Execution::Progress Execution::advance_channels() {
+Progress Execution::advance_channels() {
   bool moved = false, all_done = true;
   for (Channel& channel : channels_) {
     if (channel.done) continue;
     Progress progress = advance_channel(&channel);
-    if (progress == Progress::kFailed) return progress;
+    if (!status_.ok()) return progress;
     moved |= progress == Progress::kMoved;
     all_done &= channel.done;
   }
@@ -166,7 +166,7 @@ Execution::Progress Execution::advance_channels() {
 }
 
 // Executes steps of one channel until one is blocked, at most those of one slice.
-Execution::Progress Execution::advance_channel(Channel* channel) {
+Progress Execution::advance_channel(Channel* channel) {
   bool moved = false;
   for (;;) {
     StepState state{};

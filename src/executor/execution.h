@@ -30,6 +30,7 @@
 #include "core/config.h"
 #include "core/status.h"
 #include "executor/layout.h"
+#include "executor/progress.h"
 #include "executor/rank_status.h"
 #include "executor/reduce/reduce.h"
 #include "executor/staging_pool.h"
@@ -181,8 +182,6 @@ inline bool input_is_open(const Program& program, const Call& call) {
 
 class Execution {
  public:
-  enum class Progress { kBlocked, kMoved, kDone, kFailed };
-
   // The context outlives the execution; the program and what the call refers to outlive the call.
   explicit Execution(ExecutorContext* context);
 
@@ -192,11 +191,12 @@ class Execution {
   Progress advance();
 
   const Call& call() const { return call_; }
-  // kFailed: why. A message with another signature gives trInvalidUsage; `peer()` is who sent it.
+  // kFailed: why. kDiffers, a message with another signature: trInvalidUsage.
   const Status& status() const { return status_; }
   // The sizes of a failed transfer, for a call of lanes.
   const std::optional<TransferSizes>& sizes() const { return sizes_; }
-  // The peer that the last kBlocked waited for, or the rank itself when it was for no peer in particular.
+  // The peer that the last kBlocked waited for, or the rank itself when it was for no peer in particular; kDiffers: who
+  // sent the message.
   uint32_t peer() const { return waiting_for_; }
   uint64_t steps() const { return steps_; }
 
@@ -276,7 +276,7 @@ class Execution {
   bool is_flushed();
   // What a step that cannot go on now means.
   Progress waits(bool moved) const {
-    if (!status_.ok()) return Progress::kFailed;
+    if (!status_.ok()) return status_.code() == trInvalidUsage ? Progress::kDiffers : Progress::kFailed;
     return moved ? Progress::kMoved : Progress::kBlocked;
   }
   void note_reference(uint32_t link, uint32_t peer);

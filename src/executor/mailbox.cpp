@@ -60,7 +60,7 @@ void Mailbox::start(uint32_t signature, const void* input, size_t bytes) {
   }
 }
 
-Mailbox::Progress Mailbox::advance(const Call& call) {
+Progress Mailbox::advance(const Call& call) {
   uint32_t buffer = turn_ & 1;
   auto ranks = static_cast<uint32_t>(areas_.size());
   bool shared = bytes_ > kReaderBytes;
@@ -76,7 +76,7 @@ Mailbox::Progress Mailbox::advance(const Call& call) {
     do {
       uint64_t flag = line->flag.load(std::memory_order_acquire);
       if (static_cast<uint32_t>(flag) != turn_) return Progress::kBlocked;
-      if (flag >> 32 != signature_) return Progress::kMismatch;
+      if (flag >> 32 != signature_) return Progress::kDiffers;
       if (!shared && bytes_ > kLine) std::memcpy(copy + done, line->data, kLine);
       ++line;
       done += kLine;

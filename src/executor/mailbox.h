@@ -61,8 +61,6 @@ class MailboxMemory {
 // One rank's side of the mailboxes of a communicator.
 class Mailbox {
  public:
-  enum class Progress { kBlocked, kDone, kMismatch };
-
   Mailbox() = default;
   // areas[r]: the mailbox memory of rank r.
   Mailbox(uint32_t rank, std::vector<MailboxMemory> areas);
@@ -71,7 +69,7 @@ class Mailbox {
 
   // Publishes this rank's input.
   void start(uint32_t signature, const void* input, size_t bytes);
-  // Takes what has arrived; when everything has, combines it into the output.
+  // Takes what has arrived; when everything has, combines it into the output. It cannot fail, but the calls may differ.
   Progress advance(const Call& call);
   // The peer that the last kBlocked waited for, or whose call differed.
   uint32_t peer() const { return next_; }

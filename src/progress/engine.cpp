@@ -254,16 +254,17 @@ bool Engine::step(Task* task, Status* status, bool* moved) try {
     if (*status = communicator.begin(task->operation); !status->ok()) return true;
   }
   switch (communicator.advance()) {
-    case Communicator::Progress::kDone:
+    case Progress::kDone:
       *moved = true;
       return true;
-    case Communicator::Progress::kFailed:
+    case Progress::kDiffers:
+    case Progress::kFailed:
       *status = communicator.failure();
       return true;
-    case Communicator::Progress::kMoved:
+    case Progress::kMoved:
       *moved = true;
       return false;
-    case Communicator::Progress::kBlocked:
+    case Progress::kBlocked:
       break;
   }
   *status = communicator.poll_failures();

@@ -281,7 +281,7 @@ TEST(Execution, ADifferentSignatureIsAFailureThatNamesThePeer) {
     bool failed[2] = {};
     for (int turn = 0; turn < 100; ++turn)
       for (uint32_t rank : {0u, 1u})
-        if (!failed[rank]) failed[rank] = executor.execution(rank).advance() == Execution::Progress::kFailed;
+        if (!failed[rank]) failed[rank] = executor.execution(rank).advance() == Progress::kDiffers;
     for (uint32_t rank : {0u, 1u}) {
       EXPECT_TRUE(failed[rank]) << "rank " << rank;
       EXPECT_EQ(executor.execution(rank).status().code(), trInvalidUsage);
@@ -299,8 +299,8 @@ TEST(Execution, ABlockedRankNamesWhomItWaitsFor) {
   ASSERT_TRUE(find_algorithm(Collective::kAllReduce, "ring", &ring).ok());
   Program program;
   executor.begin(*ring, job, flat_plan(4), 1, 2, &program);
-  while (executor.execution(2).advance() == Execution::Progress::kMoved) continue;
-  EXPECT_EQ(executor.execution(2).advance(), Execution::Progress::kBlocked);
+  while (executor.execution(2).advance() == Progress::kMoved) continue;
+  EXPECT_EQ(executor.execution(2).advance(), Progress::kBlocked);
   EXPECT_EQ(executor.execution(2).peer(), 1u);
 }
 
@@ -319,7 +319,7 @@ TEST(Execution, ARankWithoutASlotNamesWhoHasNotReadIt) {
   for (const uint32_t rank : {0u, 2u}) executor.begin(*direct, job, flat_plan(3), 1, rank, &programs[rank]);
   for (bool moved = true; moved;) {
     moved = false;
-    for (const uint32_t rank : {0u, 2u}) moved |= executor.execution(rank).advance() == Execution::Progress::kMoved;
+    for (const uint32_t rank : {0u, 2u}) moved |= executor.execution(rank).advance() == Progress::kMoved;
   }
   EXPECT_EQ(executor.execution(2).peer(), 0u);
   EXPECT_EQ(executor.execution(0).peer(), 1u);

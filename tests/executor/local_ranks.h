@@ -100,15 +100,16 @@ class LocalRanks {
         begin(algorithm, job, plan, pipeline_chunks, rank, &programs[rank]);
       }
       switch (executions_[rank]->advance()) {
-        case Execution::Progress::kFailed:
+        case Progress::kDiffers:
+        case Progress::kFailed:
           return "rank " + std::to_string(rank) + ": " + executions_[rank]->status().message();
-        case Execution::Progress::kDone:
+        case Progress::kDone:
           waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(at));
           [[fallthrough]];
-        case Execution::Progress::kMoved:
+        case Progress::kMoved:
           idle = 0;
           break;
-        case Execution::Progress::kBlocked:
+        case Progress::kBlocked:
           if (idle++ == 0) last_move = std::chrono::steady_clock::now();
           if (idle <= 10'000 * ranks_) break;
           // Turns of this thread do not move the kernel's part of a connection: a packet that was lost takes its time.

@@ -61,9 +61,9 @@ void run_mailbox(Boxes* boxes, uint32_t ranks, std::vector<JobBuffers>* buffers,
     auto signature = static_cast<uint32_t>(at[rank] * 31 + 5);
     if (!begun[rank]) (*boxes)[rank].start(signature, job.inputs[rank], job.count * find_type(job.type)->size);
     begun[rank] = true;
-    Mailbox::Progress progress = (*boxes)[rank].advance(call_of(job.outputs[rank], job.count, job.type, job.op));
-    ASSERT_NE(progress, Mailbox::Progress::kMismatch);
-    if (progress == Mailbox::Progress::kBlocked) {
+    Progress progress = (*boxes)[rank].advance(call_of(job.outputs[rank], job.count, job.type, job.op));
+    ASSERT_NE(progress, Progress::kDiffers);
+    if (progress == Progress::kBlocked) {
       ASSERT_LT(++idle, 100'000u) << "rank " << rank << " waits for " << (*boxes)[rank].peer();
       continue;
     }
@@ -113,12 +113,12 @@ TEST(Mailbox, DifferentCallsAreNoticedByBothSidesInEveryPath) {
     Boxes boxes(2);
     Bytes input(bytes), output(bytes);
     boxes[0].start(1, input.data(), bytes);
-    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kBlocked);
+    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Progress::kBlocked);
     EXPECT_EQ(boxes[0].peer(), 1u);
     boxes[1].start(2, input.data(), bytes);
-    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kMismatch);
+    EXPECT_EQ(boxes[0].advance(call_of(output.data(), bytes, trInt8, trSum)), Progress::kDiffers);
     EXPECT_EQ(boxes[0].peer(), 1u);
-    EXPECT_EQ(boxes[1].advance(call_of(output.data(), bytes, trInt8, trSum)), Mailbox::Progress::kMismatch);
+    EXPECT_EQ(boxes[1].advance(call_of(output.data(), bytes, trInt8, trSum)), Progress::kDiffers);
     EXPECT_EQ(boxes[1].peer(), 0u);
   }
 }

@@ -30,8 +30,6 @@ struct EagerSizes {
 
 class ActiveCall {
  public:
-  enum class Progress { kBlocked, kMoved, kDone, kDiffers, kFailed };
-
   // Context and watch outlive it.
   ActiveCall(ExecutorContext* context, Watch* watch, Mailbox mailbox, CallRegions regions);
   // Before the first call.
@@ -42,13 +40,13 @@ class ActiveCall {
   Progress advance() {
     switch (way_) {
       case Way::kMailbox:
-        return advance_mailbox();
+        return mailbox_.advance(call_);
       case Way::kEager:
-        return advance_eager();
+        return eager_path_.advance();
       case Way::kExecution:
         break;
     }
-    return advance_execution();
+    return execution_.advance();
   }
 
   // 0: sends and receives, which are not counted.
@@ -76,43 +74,6 @@ class ActiveCall {
   void show(const Operation& operation, const Program* program);
   void start_mailbox(const Operation& operation, uint32_t constraints);
   void start_eager(const Operation& operation);
-  Progress advance_mailbox() {
-    switch (mailbox_.advance(call_)) {
-      case Mailbox::Progress::kBlocked:
-        return Progress::kBlocked;
-      case Mailbox::Progress::kMismatch:
-        return Progress::kDiffers;
-      case Mailbox::Progress::kDone:
-        break;
-    }
-    return Progress::kDone;
-  }
-  Progress advance_eager() {
-    switch (eager_path_.advance()) {
-      case EagerPath::Progress::kBlocked:
-        return Progress::kBlocked;
-      case EagerPath::Progress::kFailed:
-        return Progress::kFailed;
-      case EagerPath::Progress::kMismatch:
-        return Progress::kDiffers;
-      case EagerPath::Progress::kDone:
-        break;
-    }
-    return Progress::kDone;
-  }
-  Progress advance_execution() {
-    switch (execution_.advance()) {
-      case Execution::Progress::kBlocked:
-        return Progress::kBlocked;
-      case Execution::Progress::kMoved:
-        return Progress::kMoved;
-      case Execution::Progress::kDone:
-        return Progress::kDone;
-      case Execution::Progress::kFailed:
-        break;
-    }
-    return execution_.status().code() == trInvalidUsage ? Progress::kDiffers : Progress::kFailed;
-  }
   size_t most_eager_bytes() const {
     return RegionTable::instance().empty() ? eager_sizes_.mapped : eager_sizes_.regions;
   }
