@@ -189,7 +189,7 @@ std::string NoticeExchange::who_is_late(uint32_t peer, uint64_t first, const cha
   else if (has_called)
     text += " has called it, and waits for no other";
   else
-    text += fmt::format(" has not called it within {} ms", timeout_ms_);
+    text += fmt::format(" has not called it within {:g} s", seconds(std::chrono::milliseconds(timeout_ms_)));
   if (way.size() > 1) text += fmt::format(". Rank {} waited for rank {}", rank(), peer);
   for (size_t i = 1; i < way.size(); ++i) text += fmt::format(", which waited for rank {}", way[i]);
   return text;

@@ -86,10 +86,9 @@ std::string Watch::own_pause() const {
   const auto since = Clock::now() - end;
   if (length < timeout_ / 2 || since > kAftermathOfPause) return {};
   return fmt::format(
-      "{} did not run for {:.1f} s, until {:.1f} s ago (it was stopped, or got no processor; the deadline is {} ms). "
+      "{} did not run for {:.1f} s, until {:.1f} s ago (it was stopped, or got no processor; the deadline is {:g} s). "
       "It found since: ",
-      peers_.describe(context_->rank), std::chrono::duration<double>(length).count(),
-      std::chrono::duration<double>(since).count(), timeout_.count());
+      peers_.describe(context_->rank), seconds(length), seconds(since), seconds(timeout_));
 }
 
 // Like agreement_limit(), for threads that do not know how late the one that waits is. Where nothing runs to a deadline,
@@ -296,7 +295,7 @@ Status Watch::deadline_verdict(uint32_t waiting_for) {
   const std::string who = diagnosis_.who_holds_up(waiting_for, &code);
   const std::string what =
       is_cut_off_ ? fmt::format("no connection to {}", peers_.describe(waiting_for)) : "no progress";
-  return {code, fmt::format("{} within {} ms in {}: {}. {}", what, timeout_.count(), call_.place(), who,
+  return {code, fmt::format("{} within {:g} s in {}: {}. {}", what, seconds(timeout_), call_.place(), who,
                             diagnosis_.who_waited_for(waiting_for, who))};
 }
 
@@ -403,7 +402,7 @@ Status Watch::no_progress(uint32_t peer, const std::vector<uint32_t>& ranks, con
   for (uint32_t rank : who.empty() ? unresponsive : std::vector<uint32_t>())
     who += fmt::format("{}{} does not answer", who.empty() ? "" : "; ", peers_.describe(rank));
   if (who.empty()) who = diagnosis_.chain_of_waits(peer, true);
-  (void)fail({trTimeout, fmt::format("no progress within {} ms in {}: {}. {}", timeout_.count(), call_.place(), who,
+  (void)fail({trTimeout, fmt::format("no progress within {:g} s in {}: {}. {}", seconds(timeout_), call_.place(), who,
                                      diagnosis_.who_waited_for(peer, who))});
   return await_failure(serve);
 }
@@ -426,13 +425,13 @@ void Watch::warn_of_wait(uint32_t waiting_for, Clock::time_point now, Clock::tim
   trResult_t code = trSuccess;  // of an error, which a warning is not
   if (who.empty()) who = diagnosis_.who_holds_up(waiting_for, &code);
   const std::string limit =
-      timeout_.count() > 0 ? fmt::format("the deadline is {} ms", timeout_.count()) : "there is no deadline";
+      timeout_.count() > 0 ? fmt::format("the deadline is {:g} s", seconds(timeout_)) : "there is no deadline";
   const std::string what =
       is_cut_off_ ? fmt::format("has had no connection to {}", peers_.describe(waiting_for)) : "has not moved";
-  const double seconds = std::chrono::duration<double>(warning_.waited(now, waits_since_)).count();
+  const double waited = seconds(warning_.waited(now, waits_since_));
   const LogRank line_has_it(context_->rank);
   log_line(LogLevel::kWarn, fmt::format("{}{} {} for {:.1f} s ({}): {}. Rank {} waits for rank {}", agreement_.prefix(),
-                                        call_.place(), what, seconds, limit, who, context_->rank, waiting_for));
+                                        call_.place(), what, waited, limit, who, context_->rank, waiting_for));
 }
 
 }  // namespace treering

@@ -99,7 +99,7 @@ bool DeviceKernels::look() {
   } else if (deadline && now >= *deadline) {
     communicator_->fail_everywhere(
         {trTimeout,
-         fmt::format("no progress within {} ms in call {} of the GPU of rank {}: {}{}", timeout.count(), call,
+         fmt::format("no progress within {:g} s in call {} of the GPU of rank {}: {}{}", seconds(timeout), call,
                      communicator_->rank(), late.empty() ? "it waits for a peer" : late, who_has_left())},
         deadline);
   }

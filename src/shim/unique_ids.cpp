@@ -80,7 +80,7 @@ class Wait {
   explicit Wait(int timeout_ms) : timeout_ms_(timeout_ms) {}
 
   bool is_over() const { return timeout_ms_ > 0 && Clock::now() >= begin_ + std::chrono::milliseconds(timeout_ms_); }
-  std::string length() const { return fmt::format("{} ms", timeout_ms_); }
+  std::string length() const { return fmt::format("{:g} s", seconds(std::chrono::milliseconds(timeout_ms_))); }
   // Milliseconds for poll(): at most `most`.
   int until(int most) const {
     if (timeout_ms_ <= 0) return most;

@@ -181,10 +181,10 @@ TEST_P_IN_THREE_ATTEMPTS(CollectiveAgainstReceive, IsToldAtTheDeadline) {
   other_waits.open();
   const std::string receiver = "rank 1 (pid " + std::to_string(processes.pid(1)) + ")";
   const std::string of_collective =
-      "no progress within 3000 ms in operation 1 (allreduce of 2 x float, sum): " + receiver +
+      "no progress within 3 s in operation 1 (allreduce of 2 x float, sum): " + receiver +
       " has not entered it (its last is operation 0; it waits in a send or receive for "
       "rank 0). Rank 0 waited for rank 1";
-  const std::string of_receive = "no progress within 3000 ms in a send or receive: " + receiver +
+  const std::string of_receive = "no progress within 3 s in a send or receive: " + receiver +
                                  " waits for rank 0 in a send or receive, which waits for it in operation 1 (allreduce "
                                  "of 2 x float, sum): their calls do not match, or what they sent has not arrived. "
                                  "Rank 1 waited for rank 0 (pid " +

@@ -195,7 +195,7 @@ TEST(ARankWithoutAConnection, IsNotWaitedForLongerBecauseOthersMove) {
   AwayQueue queue;
   queue.since = Clock::now();
   const std::string text = verdict(ranks, 1, 0, &queue, true);
-  EXPECT_EQ(text.rfind("no connection to " + name_of(1) + " within 50 ms in a send or receive: ", 0), 0u) << text;
+  EXPECT_EQ(text.rfind("no connection to " + name_of(1) + " within 0.05 s in a send or receive: ", 0), 0u) << text;
 }
 
 TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
@@ -203,7 +203,7 @@ TEST(ARankWithoutAConnection, IsNotSaidToHaveNoneWhereNothingElseMoves) {
   AwayQueue queue;
   queue.since = Clock::now();
   const std::string text = verdict(ranks, 1, 0, &queue);
-  EXPECT_EQ(text.rfind("no progress within 50 ms in a send or receive: ", 0), 0u) << text;
+  EXPECT_EQ(text.rfind("no progress within 0.05 s in a send or receive: ", 0), 0u) << text;
 }
 
 // What rank 1 says in the log, which waits in an operation as rank 0 does, while rank 2 is late.

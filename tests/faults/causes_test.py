@@ -8,8 +8,8 @@ from scenario import draw
 from written import DIED, FAULT, SLACK, TIMEOUT, errors, record, scenario
 
 DIFFER = "the ranks' calls differ at operation 3: rank 0 (pid 1000 on a) called barrier; rank 2 (pid 1002 on c) called reduce"
-NOT_CALLED = "trCommShrink: rank 2 (pid 1002 on c) has not called it within 4000 ms"
-OTHERS_HAVE_NOT = "trCommShrink: rank 0 (pid 1000 on a) has not called it within 4000 ms"
+NOT_CALLED = "trCommShrink: rank 2 (pid 1002 on c) has not called it within 4 s"
+OTHERS_HAVE_NOT = "trCommShrink: rank 0 (pid 1000 on a) has not called it within 4 s"
 
 
 def kinds_of(found):

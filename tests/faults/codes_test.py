@@ -10,7 +10,7 @@ FULL = "trCommShrink: getifaddrs: Too many open files"
 MISSING = "trCommShrink: the deadline passed while the communicator was being created; missing: rank 2 (pid 1002 on c) of 4 ranks"
 UNHEARD = "trCommShrink: the deadline passed while the ranks met: rank 2 (pid 1002 on c), through which rank 1 (pid 1001 on b) hears of the " \
           "others, does not answer"
-WAITS = "no progress within 4000 ms in operation 12 (allreduce): rank 0 (pid 1000 on a) is alive, and waits for no rank. Rank 2 waited for rank 0"
+WAITS = "no progress within 4 s in operation 12 (allreduce): rank 0 (pid 1000 on a) is alive, and waits for no rank. Rank 2 waited for rank 0"
 LATE = FAULT + TIMEOUT
 
 
@@ -46,7 +46,7 @@ class CodesOfACutNetworkTest(unittest.TestCase):
     def test_who_comes_back_may_find_that_the_other_side_has_ended(self):
         gone = "rank 1 (pid 1001 on b) was lost in or before operation 15 (barrier): its connection has ended (Connection reset by peer), and " \
                "nothing listens at its addresses any more: it has ended, has closed its sockets, or something refuses connections in its place"
-        silent = errors("no progress within 4000 ms in operation 15 (barrier): rank 2 (pid 1002 on c): its process does not answer", LATE)
+        silent = errors("no progress within 4 s in operation 15 (barrier): rank 2 (pid 1002 on c): its process does not answer", LATE)
         given = scenario("long-outage", seconds=6.0)
         lines = {0: silent, 1: silent, 2: errors(gone, LATE + 0.3), 3: silent}
         self.assertEqual(judge(record(given, lines, FAULT + 8), SLACK), [])

@@ -33,7 +33,7 @@ class JudgeTest(unittest.TestCase):
         self.expect("untrue", words, record(given or scenario(), errors(text)))
 
     def test_good_runs(self):
-        stop = "no progress within 4000 ms in operation 7 (barrier): rank 2 (pid 1002 on c, stopped by a signal or a debugger) " \
+        stop = "no progress within 4 s in operation 7 (barrier): rank 2 (pid 1002 on c, stopped by a signal or a debugger) " \
                "has shown no sign of life for 4.0 s. Rank 0 waited for rank 1"
         left = "rank 2 (pid 1002 on c) destroyed its communicator in or before operation 7 (barrier)"
         lost = "rank 2 (pid 1002 on c) was lost in or before operation 7: its process has ended without leaving"
@@ -65,7 +65,7 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(judge(record(stopped, lines, FAULT + 3), SLACK), [])
 
     def test_a_call_that_loses_packets_may_move_before_it_stands_still(self):
-        text = "no progress within 4000 ms in a send or receive: rank 1 (pid 1001 on b) and rank 2 (pid 1002 on c) are alive and " \
+        text = "no progress within 4 s in a send or receive: rank 1 (pid 1001 on b) and rank 2 (pid 1002 on c) are alive and " \
                "wait for each other: what they sent has not arrived. Rank 0 waited for rank 3"
         began = FAULT + 0.1
         for call, members, most in (("send", "-", 2), ("init", "0,1,2,3", 2), ("split", "0,1,2,3", 1)):
@@ -227,7 +227,7 @@ class JudgeTest(unittest.TestCase):
     def test_ranks_that_wait_in_a_creation_that_the_victim_gave_up_have_not_entered_its_next_call(self):
         given = scenario("no-descriptors", phase="shrink")
         everyone, own = "0,1,2,3", "no file descriptor is left for a connection"
-        waits = "no progress within 4000 ms in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it. Rank 2 waited for rank 1"
+        waits = "no progress within 4 s in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it. Rank 2 waited for rank 1"
         missing = "the deadline passed while the communicator was being created; missing: rank 2 (pid 1002 on c) of 4 ranks"
         in_creation = errors(missing, FAULT + 4.1, 8, FAULT, "shrink", everyone)[:1] + errors(waits, FAULT + 4.1, 8)
         lines = {rank: in_creation for rank in (0, 1, 3)}
@@ -262,7 +262,7 @@ class JudgeTest(unittest.TestCase):
         self.expect("overdue", "after it began", record(dataclasses.replace(given, victims=[2]), lines))
 
     def test_one_whose_other_call_failed_has_not_entered_the_next_indeed(self):
-        text = "no progress within 4000 ms in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it (its last is operation 6)"
+        text = "no progress within 4 s in operation 7 (barrier): rank 1 (pid 1001 on b) has not entered it (its last is operation 6)"
         inner = SILENT.replace("rank 2 (pid 1002 on c)", "rank 1 (pid 1001 on b)")
         lines = {0: errors(text, FAULT + 4.2, 8), 1: errors(SILENT, FAULT + 4, 8, call="allreduce", members="0,1,2,3"),
                  2: errors(inner, FAULT + 4, 8), 3: errors(SILENT, FAULT + 4, 8)}
@@ -271,7 +271,7 @@ class JudgeTest(unittest.TestCase):
         self.expect("culprit", "a rank that was cut off", record(scenario("link-cut"), lines))
 
     def test_a_relay_on_the_other_side_is_named(self):
-        text = ("no progress within 4000 ms in operation 7 (barrier): no answer of rank 3 (pid 1003 on d) has come for 4.0 s. Answers come "
+        text = ("no progress within 4 s in operation 7 (barrier): no answer of rank 3 (pid 1003 on d) has come for 4.0 s. Answers come "
                 "through process 0 (pid 999 on {}): its process does not answer (4.4 s by now). Rank 2 waited for rank 3")
         given = scenario("partition", victims=[2, 3], victim_hosts=[2, 3])
         lines = {rank: errors(text.format("a"), FAULT + 4, 8) for rank in (2, 3)}

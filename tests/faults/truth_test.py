@@ -46,7 +46,7 @@ class TruthTest(unittest.TestCase):
 class CreationsThatAreCutOffTest(unittest.TestCase):
     def test_a_rank_in_one_is_named_beside_the_other_side(self):
         given = scenario("link-cut", victims=[1, 2], victim_hosts=[1, 2], phase="split")
-        text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
+        text = "no progress within 4 s in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
         through = ". Answers of others come through process 9 (pid 17 on a): its process does not answer (4.2 s by now)"
         late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
         others = {0: errors(SILENT, late), 3: errors(SILENT, late), 2: errors(split, late, call="split", members="0,2")}
@@ -57,14 +57,14 @@ class CreationsThatAreCutOffTest(unittest.TestCase):
     def test_one_that_can_be_heard_only_through_the_other_side_may_live(self):
         given = scenario("drop-in", victims=[0], victim_hosts=[0])
         for host, pid, is_good in (("a", 1000, True), ("c", 1002, False)):
-            text = (f"no progress within 4000 ms in operation 7 (barrier): rank 0 (pid 1000 on a): its process does not answer (4.4 s by now); rank 3 "
+            text = (f"no progress within 4 s in operation 7 (barrier): rank 0 (pid 1000 on a): its process does not answer (4.4 s by now); rank 3 "
                     f"(pid 1003 on d): cut off behind process 2 (pid {pid} on {host}), which does not answer; whether it lives is not known")
             lines = {rank: errors(text, FAULT + TIMEOUT) for rank in (1, 2)} | {0: errors(SILENT, FAULT + TIMEOUT), 3: fine()}
             found = [finding for finding in judge(record(given, lines), SLACK) if finding.kind == "culprit" and finding.rank == 1]
             self.assertEqual(found == [], is_good, found)
 
     def test_a_network_that_is_back_has_no_other_side(self):
-        text = "no progress within 4000 ms in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
+        text = "no progress within 4 s in operation 9 (barrier): rank 2 (pid 1002 on c) has not entered it (its last is operation 8)"
         late, split = FAULT + TIMEOUT, SILENT.replace("rank 2 (pid 1002 on c)", "rank 0 (pid 1000 on a)")
         given = scenario("long-outage", victims=[1, 2], victim_hosts=[1, 2], phase="split")
         for back_at, began, is_good in ((late - 0.2, FAULT, True), (0, FAULT, False), (late, FAULT, False), (late - 0.2, late, False)):

@@ -14,7 +14,7 @@ TIMEOUT = 4.0
 SLACK = 0.5
 LEFT = "sockets=0 memfds=0 descriptors=2 threads=1 mapped=0"
 DIED = "rank 2 (pid 1002 on c) has died in or before operation 7 (barrier); its last completed operation is 6"
-SILENT = "no progress within 4000 ms in operation 7 (barrier): rank 2 (pid 1002 on c): its process does not answer (4.0 s by now)"
+SILENT = "no progress within 4 s in operation 7 (barrier): rank 2 (pid 1002 on c): its process does not answer (4.0 s by now)"
 
 
 def scenario(kind="kill", **changes):

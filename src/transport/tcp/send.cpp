@@ -401,7 +401,7 @@ Status TcpSender::look(TcpClock::time_point now, Stalled stalled) {
     if (stands_still(stream, now)) {
       has_stalled_ = true;
       if (stalled == Stalled::kKeep) continue;
-      lose(stream, fmt::format("what was sent has not been acknowledged for {} ms", timeouts_.stall.count()),
+      lose(stream, fmt::format("what was sent has not been acknowledged for {:g} s", seconds(timeouts_.stall)),
            stream->stall.since());
       continue;
     }
