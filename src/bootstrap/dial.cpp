@@ -37,6 +37,7 @@ Clock::duration jitter(uint32_t times = 0) {
 
 DialEnd failure_of(const std::string& why) {
   if (why == std::strerror(ECONNREFUSED)) return DialEnd::kRefused;
+  if (why == Handshake::kNoSuchJob) return DialEnd::kNoSuchJob;
   for (const int error : {EHOSTUNREACH, ENETUNREACH, ENETDOWN, EHOSTDOWN, ETIMEDOUT})
     if (why == std::strerror(error)) return DialEnd::kNoAnswer;
   return DialEnd::kFailed;
@@ -208,15 +209,18 @@ void Dial::failed(size_t number, const std::string& why) {
     if (stagger_ != 0) agent_->cancel(stagger_);
     return start_next();
   }
-  const auto all = [this](DialEnd end) {
-    return std::all_of(attempts_.begin(), attempts_.end(), [end](const Attempt& each) { return each.failure == end; });
+  const auto all = [this](DialEnd end, DialEnd other) {
+    return std::all_of(attempts_.begin(), attempts_.end(),
+                       [=](const Attempt& each) { return each.failure == end || each.failure == other; });
   };
   const auto is_open = [](const Attempt& each) { return !each.failure; };
   if (std::any_of(attempts_.begin(), attempts_.end(), is_open)) return;
   DialEnd end = DialEnd::kFailed;
-  if (all(DialEnd::kRefused))
+  if (all(DialEnd::kRefused, DialEnd::kRefused))
     end = DialEnd::kRefused;
-  else if (all(DialEnd::kNoAnswer))
+  else if (all(DialEnd::kRefused, DialEnd::kNoSuchJob))
+    end = DialEnd::kNoSuchJob;
+  else if (all(DialEnd::kNoAnswer, DialEnd::kNoAnswer))
     end = DialEnd::kNoAnswer;
   finish({trRemoteError, reasons_}, end, nullptr);
 }

@@ -33,8 +33,9 @@ std::vector<DialTarget> find_candidates(const Place& own, const std::vector<Addr
 // so many ways. 1 within a network namespace; an address that both have is a private one of each.
 uint32_t count_shared_interfaces(const Place& own, const Place& target);
 
-// How a dial ended: nothing listens at any address, or all networks led nowhere. kFailed: else, or one of each.
-enum class DialEnd { kReached, kRefused, kNoAnswer, kFailed };
+// How a dial ended. kRefused: nothing listens at any address. kNoSuchJob: the same, but at one of them a process does
+// that does not have the job, or not any more. kNoAnswer: all networks led nowhere. kFailed: else, or one of each.
+enum class DialEnd { kReached, kRefused, kNoSuchJob, kNoAnswer, kFailed };
 
 class Dial : public std::enable_shared_from_this<Dial> {
  public:

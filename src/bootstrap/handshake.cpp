@@ -65,8 +65,7 @@ Handshake::Progress Handshake::step(const std::string& message, std::string* rep
   if (message.size() != wanted()) return refuse("a message of the wrong length");
   if (initiator_) {
     std::memcpy(second_.data(), message.data(), kNonceBytes);
-    if (message == std::string(kRefusalBytes, '\0'))
-      return refuse("it does not have this communicator, or not any more, or it is another process than was meant");
+    if (message == std::string(kRefusalBytes, '\0')) return refuse(kNoSuchJob);
     if (!proves(message.substr(kNonceBytes), "acceptor"))
       return refuse(
           "it does not know the communicator's secret: another program listens there, or the unique id is damaged");

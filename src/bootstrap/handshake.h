@@ -38,6 +38,9 @@ class Handshake {
   std::string opening();
   // Length of the other side's next message.
   size_t wanted() const;
+  // The reason of an initiator: the process lives, and has no such job.
+  static constexpr const char* kNoSuchJob =
+      "it does not have this communicator, or not any more, or it is another process than was meant";
   // Takes that message and appends what to send, also with kRefused: reason() says why.
   Progress step(const std::string& message, std::string* reply);
 

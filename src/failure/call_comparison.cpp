@@ -26,7 +26,7 @@ std::optional<uint64_t> CallComparison::first_difference(const RankStatusSnapsho
 Status CallComparison::check_mapped(uint32_t peer) const {
   if (peer == peers_->own_rank()) return {};
   const RankStatus* status = peers_->mapped(peer);
-  if (status == nullptr) return {};  // reading it costs a system call: check_alive() does, less often
+  if (status == nullptr) return {};  // reading it costs a system call: Watch does, less often
   // Signatures stand for all calls so far: the last that both have made tells.
   const uint64_t both = std::min(call_->number(), status->operation.load(std::memory_order_acquire)) % kCallsKept;
   const uint64_t ours = status_->calls[both].tag.load(std::memory_order_relaxed);

@@ -26,7 +26,7 @@ class OwnCall {
   void start(const Call* call) { call_ = call; }
 
   bool is_creation() const { return call_ == nullptr; }  // there was no call yet
-  // A collective, not sends and receives.
+  // Not sends and receives, which have no number.
   bool is_counted() const { return call_ == nullptr || call_->operation != 0; }
   // The operation's; there is none in the creation.
   uint64_t number() const { return call_->operation; }

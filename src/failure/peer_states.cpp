@@ -156,7 +156,7 @@ Clock::duration PeerStates::time_for_end() const {
 
 // What to say of a peer whose process has ended: it left in order where its memory says so, or, where that went with
 // it, the job, a moment later; Ok until then.
-Status PeerStates::end_of(uint32_t peer, const std::string& during, const std::string& more) {
+Status PeerStates::end_of(uint32_t peer, const std::string& during, const std::string& more) const {
   RankStatusSnapshot last;
   const bool readable = knows_by_reading(peer) && read(peer, &last);  // what was answered before its end is old
   if (readable && last.left) return left(peer, during, failure_of(last));
@@ -172,7 +172,7 @@ Status PeerStates::end_of(uint32_t peer, const std::string& during, const std::s
   return {trRemoteError, fmt::format("{} {} in or before {}{}", describe(peer), end, during, more)};
 }
 
-Status PeerStates::check_death(uint32_t peer, const char* during) {
+Status PeerStates::check_death(uint32_t peer, const char* during) const {
   if (peer == context_->rank) return {};
   if (const std::optional<Loss> loss = loss_of(peer); loss && loss->left) return {};
   if (Status lost = find_lost(peer, during); !lost.ok()) return lost;
@@ -190,7 +190,7 @@ bool PeerStates::has_lost_any(const std::vector<uint32_t>& peers) const {
   });
 }
 
-Status PeerStates::check_deaths(const std::vector<uint32_t>& peers, const char* during) {
+Status PeerStates::check_deaths(const std::vector<uint32_t>& peers, const char* during) const {
   std::string texts;
   trResult_t code = trSuccess;
   int told = 0;

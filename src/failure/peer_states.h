@@ -2,16 +2,19 @@
 // PeerStates: what a rank knows of the others: who they are, what they show of themselves, and which have ended, left or
 // fallen silent, as far as it can see or was told.
 //
-// Among the ranks of a machine memory and pids tell, between hosts the job does. Any thread may call, but those that may
-// note that a process has ended (end_of() and check_death()), which are for the thread that uses the communicator.
+// Memory and pids tell among the ranks of a machine, the job does between hosts. Any thread may call all but end_of(),
+// check_death() and check_deaths(), which note that a process has ended: these are for the thread that uses the
+// communicator.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/membership.h"
@@ -76,10 +79,10 @@ class PeerStates {
   // The failure that a rank shows, or ok.
   static Status failure_of(const RankStatusSnapshot& shown);
 
-  // Whether answers come by the job; the next three need one.
+  // Whether answers come by the job; ask() needs one.
   bool asks() const { return job_ != nullptr; }
   void ask(uint32_t peer) const { job_->request_status(peer); }
-  // When it sent its latest answer.
+  // When its latest answer came.
   std::optional<Clock::time_point> answered_at(uint32_t peer) const;
   // Also where it need not be asked.
   bool has_answered(uint32_t peer, Clock::time_point since) const;
@@ -110,14 +113,14 @@ class PeerStates {
   // A peer of this machine whose process has ended before it destroyed its communicator.
   bool find_dead(uint32_t* peer) const;
   // The verdict on a peer whose process has ended; ok while the job may still tell that it left in order. `more` follows.
-  Status end_of(uint32_t peer, const std::string& during, const std::string& more);
+  Status end_of(uint32_t peer, const std::string& during, const std::string& more) const;
   Clock::duration time_for_end() const;  // until the job tells how a process ended
   // Ok, or that `peer` has ended without leaving. Asks no other process: it may be called for many ranks, again and
   // again.
-  Status check_death(uint32_t peer, const char* during);
+  Status check_death(uint32_t peer, const char* during) const;
   // check_death() for several ranks; the error names every rank that has died. A rank that saw a death and ended because
   // of it may be noticed before the death that it saw.
-  Status check_deaths(const std::vector<uint32_t>& peers, const char* during);
+  Status check_deaths(const std::vector<uint32_t>& peers, const char* during) const;
   // Those that have ended, have left, or do not answer, as far as this rank knows; ascending.
   std::vector<uint32_t> lost_ranks() const;
 
@@ -136,7 +139,7 @@ class PeerStates {
   Membership* job_;
   std::chrono::milliseconds timeout_;
   // Processes whose end this rank has seen, before news of how they ended.
-  std::map<uint32_t, Clock::time_point> ended_;
+  mutable std::map<uint32_t, Clock::time_point> ended_;
   mutable std::mutex lost_mutex_;
   std::map<uint32_t, Loss> lost_;
 };

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
@@ -21,22 +22,23 @@ class WaitDiagnosis {
 
   // A wait begins.
   void begin(Clock::time_point now);
-  // Looks what `peer` shows.
+  // Looks at what `peer` shows.
   void look(uint32_t peer);
   // `peer` has left, or its process has ended, though its part was missing. Whether that was seen before in this wait.
   bool note_gone(uint32_t peer) { return std::exchange(seen_[peer].gone, true); }
 
-  // Also which code an error has: a rank without file descriptors makes it trSystemError.
+  // `code` becomes that of an error: a rank without file descriptors makes it trSystemError.
   std::string who_holds_up(uint32_t waiting_for, trResult_t* code);
   // Follows who waits for whom. `all_answer`: every rank has just shown that it lives.
   std::string chain_of_waits(uint32_t waiting_for, bool all_answer = false) const;
   // "Rank 0 waited for rank 1": what ends an error, after `who`.
   std::string who_waited_for(uint32_t peer, const std::string& who) const;
 
-  // For a warning: whether this rank is the one to say it; asks the others for what they do; those that have not answered
-  // since, in words.
+  // Whether this rank is the one that warns.
   bool speaks_for_others();
+  // Asks those for what they do that have not answered since.
   void ask_others(Clock::time_point since) const;
+  // Those that have not answered since, in words.
   std::string unanswered(Clock::time_point asked) const;
 
  private:

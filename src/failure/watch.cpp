@@ -27,7 +27,7 @@ constexpr auto kNewsOfHost = std::chrono::milliseconds(50), kNewsOfOthers = std:
 constexpr Clock::duration kSilenceTimeout = std::chrono::milliseconds(700);  // with ranks that are asked
 constexpr auto kAnswerTimeout = std::chrono::seconds(1);
 
-int looks_at_all(size_t ranks) { return static_cast<int>((ranks + kLookedAt - 1) / kLookedAt); }
+int looks_for_all(size_t ranks) { return static_cast<int>((ranks + kLookedAt - 1) / kLookedAt); }
 
 }  // namespace
 
@@ -35,12 +35,12 @@ Watch::Watch(ExecutorContext* context, const StatusReader* statuses, FailureReco
              std::shared_ptr<const std::vector<PeerIdentity>> peers, WaitTimes times, std::string communicator_name,
              Membership* job, bool one_failure)
     : context_(context),
-      crowd_(looks_at_all(peers->size())),
+      looks_for_all_(looks_for_all(peers->size())),
       timeout_(times.timeout_ms),
       call_(context->status),
       peers_(context, statuses, peers, job, timeout_),
       comparison_(context->status, &peers_, &call_),
-      diagnosis_(context->status, &peers_, &call_, peers->size(), crowd_ == 1),
+      diagnosis_(context->status, &peers_, &call_, peers->size(), looks_for_all_ == 1),
       agreement_(failure, &context->status->failure, std::move(communicator_name),
                  job != nullptr && !one_failure
                      ? [job](uint32_t code, const std::string& text) { job->spread(code, text); }
@@ -152,15 +152,15 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
     waits_since_ = now;
     is_cut_off_ = false;
     lateness_ = {};
-    next_calls_check_ = now + crowd_ * kCallsPeriod;
-    next_alive_check_ = now + crowd_ * kAlivePeriod;
+    next_calls_check_ = now + looks_for_all_ * kCallsPeriod;
+    next_alive_check_ = now + looks_for_all_ * kAlivePeriod;
     diagnosis_.begin(now);
     return {};
   }
   if (now < next_calls_check_) return {};
   const Clock::duration late = now - next_calls_check_;
   lateness_ = wait_time_.look(now, steps) ? Clock::duration() : std::max(lateness_, late);
-  next_calls_check_ = now + crowd_ * kCallsPeriod;
+  next_calls_check_ = now + looks_for_all_ * kCallsPeriod;
   RankStatus& own = *context_->status;
   own.heartbeat.fetch_add(1, std::memory_order_relaxed);
   own.steps.store(steps, std::memory_order_relaxed);
@@ -168,7 +168,7 @@ Status Watch::check(uint32_t waiting_for, uint64_t steps) {
   if (call_.is_counted()) TR_RETURN_IF_ERROR(check_calls(waiting_for));
   note_wait(waiting_for);
   if (now >= next_alive_check_) {
-    next_alive_check_ = now + crowd_ * kAlivePeriod;
+    next_alive_check_ = now + looks_for_all_ * kAlivePeriod;
     if (Status status = peer_verdict(); !status.ok()) return pass_on(status);
     const uint32_t first = next_alive_;
     TR_RETURN_IF_ERROR(look_at_some(first, &next_alive_, waiting_for, [this](uint32_t peer) {

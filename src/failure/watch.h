@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watch: what a waiting rank looks at besides the message that it waits for: the communicator's failure, the deadline,
-// peers whose call differs, peers that have left or died. It decides when to look and when a reason to fail is one;
-// what is known of the peers, how calls differ and who holds up a wait are classes of their own.
+// peers whose call differs, peers that have left or died. It decides when to look, and whether what it finds makes the
+// operation fail. What is known of the peers, how calls differ and who holds up a wait are classes of their own.
 //
 //   check() finds a reason to fail --> proposes it (failure_agreement.h) --> poll() tells when it is decided
 //   a link fails, a call differs --> suspicion --> poll() looks for what says it better (a death, a failure that explains
 //                                                   it) and proposes it, or what is known when the time for that is over
 //
-// Nothing here waits, but await_failure() and settled_verdict(). Nothing is touched while messages arrive in time;
+// Nothing here waits, but await_failure(), settled_verdict(), late() and no_progress(). Nothing is touched while messages arrive in time;
 // check() is called only by a rank that has found nothing to do for a while. Among many ranks it looks at some of them
 // each time, in turn, and always at the one that it waits for: the cost of waiting does not grow with n.
 #pragma once
@@ -95,7 +95,6 @@ class Watch {
   // The header of a call differed from that of `peer`; `sizes` of a transfer from it.
   void suspect_calls(uint32_t peer, const std::optional<TransferSizes>& sizes = {});
   // What is known of the other ranks.
-  PeerStates& peers() { return peers_; }
   const PeerStates& peers() const { return peers_; }
 
  private:
@@ -128,7 +127,7 @@ class Watch {
     Clock::time_point until;
   };
   ExecutorContext* context_;
-  int crowd_;  // looks at all other ranks
+  int looks_for_all_;  // so many looks at some ranks are one at all
   std::chrono::milliseconds timeout_;
   OwnCall call_;
   PeerStates peers_;

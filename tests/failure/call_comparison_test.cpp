@@ -72,12 +72,13 @@ TEST(CallComparison, FindsTheFirstThatDiffers) {
 }
 
 TEST(CallComparison, ForgetsCallsThatAreNoLongerKept) {
-  std::vector<CallCopy> ours, theirs;
-  for (uint32_t i = 1; i <= kCallsKept + 2; ++i) {
-    ours.push_back(barrier(i, i));
-    theirs.push_back(barrier(i, i == 1 ? 99 : i));
-  }
-  EXPECT_FALSE(Compares(ours).comparison.first_difference(Compares::snapshot(theirs)));
+  std::vector<CallCopy> ours;
+  for (uint32_t i = 1; i <= kCallsKept + 1; ++i) ours.push_back(barrier(i, i));
+  const Compares compares(ours);
+  EXPECT_FALSE(compares.comparison.first_difference(Compares::snapshot({barrier(1, 99)})))
+      << "call 1 lies where the last one does";
+  EXPECT_EQ(compares.comparison.first_difference(Compares::snapshot({barrier(1, 99), barrier(2, 98)})),
+            std::optional<uint64_t>(2));
 }
 
 TEST(CallComparison, SaysWhatEachCalled) {
@@ -88,6 +89,40 @@ TEST(CallComparison, SaysWhatEachCalled) {
   EXPECT_EQ(differ.message(),
             "the ranks' calls differ at operation 2: rank 0 (pid 0) called broadcast of 8 x float, root 0; rank 1 (pid "
             "0) called broadcast of 8 x float, root 1. All ranks must make the same calls in the same order");
+}
+
+TEST(CallComparison, SaysThatBothCalledTheSameWithOtherCountsOrDifferedBefore) {
+  const Compares compares({barrier(1, 11), broadcast(2, 12, 0)});
+  const auto other = Compares::snapshot({barrier(1, 11), broadcast(2, 22, 0)});
+  EXPECT_EQ(compares.comparison.calls_differ(1, other).message(),
+            "the ranks' calls differ at or before operation 2: rank 0 (pid 0) and rank 1 (pid 0) both called broadcast "
+            "of 8 x float, root 0, but with other counts of the ranks or another compression, or an earlier call of "
+            "theirs differed, as in its root. All ranks must make the same calls in the same order");
+}
+
+TEST(CallComparison, SaysWhichTransfersDoNotMatch) {
+  Compares compares({broadcast(1, 11, 0)});
+  const auto says = [&](const TransferSizes& sizes) {
+    return compares.comparison.transfers_differ(1, sizes).message();
+  };
+  EXPECT_EQ(
+      says({.expected = 8, .sent = 4}),
+      "the ranks' calls differ in operation 1 (broadcast of 8 x float, root 0): rank 0 (pid 0) receives from rank 1 "
+      "8 bytes, but rank 1 (pid 0) sends it 4 bytes. Their counts for one another must be equal");
+  EXPECT_EQ(
+      compares.comparison.meets_send(1, 4).message(),
+      "the ranks' calls differ at operation 1: rank 0 (pid 0) called broadcast of 8 x float, root 0; rank 1 (pid 0) "
+      "sends it 4 bytes, which it has not received before. Collectives must stand between the same sends and "
+      "receives on all ranks");
+  compares.call.operation = 0;  // sends and receives
+  EXPECT_EQ(
+      says({.expected = 8, .sent = 4}),
+      "rank 0 (pid 0) receives from rank 1 8 bytes, but rank 1 (pid 0) sends it 4 bytes: the k-th receive must have "
+      "as many bytes as the k-th send");
+  EXPECT_EQ(
+      says({.expected = 8, .sent = {}}),
+      "rank 0 (pid 0) receives from rank 1 8 bytes that rank 1 (pid 0) does not send: the k-th receive must have as "
+      "many bytes as the k-th send, and collectives must stand between the same ones");
 }
 
 TEST(CallComparison, LooksAtThoseThatItCanReadInPlace) {

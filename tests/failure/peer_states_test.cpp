@@ -104,6 +104,15 @@ TEST(PeerStates, AProcessThatHasEndedWithoutLeavingIsDead) {
   EXPECT_EQ(known.peers->lost_ranks(), (std::vector<uint32_t>{1, 3}));
 }
 
+TEST(PeerStates, ARankWhoseMemoryCannotBeReadIsGone) {
+  Known known;
+  known.ranks.readable = false;
+  EXPECT_EQ(known.peers->end_of(1, "operation 3", ", it seems").message(),
+            "rank 1 " + pid_text() + " is gone (its memory cannot be read) in or before operation 3, it seems");
+  EXPECT_FALSE(known.peers->has_left(1));
+  EXPECT_TRUE(known.peers->check_death(1, "operation 3").ok()) << "its process lives";
+}
+
 TEST(PeerStates, LostRanksAreInOrderAndNeverTheOwn) {
   Known known;
   known.peers->note_lost({3, 0}, "cut off");

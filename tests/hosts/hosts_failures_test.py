@@ -324,18 +324,24 @@ class Failures(RankCase):
                     texts = [f"rank {rank.rank}: {rank.text()}" for rank in ranks.values()]
                     raise AssertionError("\n".join([str(failure), *texts])) from None
 
-    def test_stopped_rank_that_runs_again_when_the_others_have_ended(self):
-        """It was the top of the control tree, and heard nothing of their verdict and of their end."""
-        ranks = self.start("shrink", 0, modes={0: "shrink-alone"})
-        for rank in ranks.values():
-            rank.wait_for("running")
-        os.kill(ranks[0].pid, signal.SIGSTOP)
-        for rank in (ranks[1], ranks[2]):
-            rank.wait_for("left", BY_DEADLINE + 10)
-            rank.process.wait(timeout=10)
-        os.kill(ranks[0].pid, signal.SIGCONT)
-        ranks[0].wait_for("left", BY_DEADLINE + 10)
-        self.expect_clean_end(ranks[0])
+    def test_stopped_rank_that_runs_again_when_the_others_have_gone_on(self):
+        """It was the top of the control tree, and heard nothing of their verdict, and that they left or ended."""
+        for mode in ("shrink", "shrink-and-stay"):
+            with self.subTest(mode):
+                ranks = self.start(mode, 0, modes={0: "shrink-alone"})
+                for rank in ranks.values():
+                    rank.wait_for("running")
+                os.kill(ranks[0].pid, signal.SIGSTOP)
+                for rank in (ranks[1], ranks[2]):
+                    rank.wait_for("left" if mode == "shrink" else "stays", BY_DEADLINE + 10)
+                    if mode == "shrink":
+                        self.expect_clean_end(rank)
+                os.kill(ranks[0].pid, signal.SIGCONT)
+                ranks[0].wait_for("left", BY_DEADLINE + 10)
+                self.expect_clean_end(ranks[0])
+                for rank in (ranks[1], ranks[2]) if mode != "shrink" else ():
+                    rank.tell()
+                    self.expect_clean_end(rank)
 
     def test_halves_that_exclude_each_other_while_a_link_is_cut(self):
         """The ranks of a host hear from the others only after the outage: two communicators must not come of it."""

@@ -243,18 +243,22 @@ void broadcast_from(trComm_t comm, int root) {
   say_what_is_left();
 }
 
-// The ranks but `excluded`, which has died, go on.
-void shrink(trComm_t comm, int excluded) {
+// The ranks but `excluded`, which has died, go on; those that stay end at a word.
+void shrink(trComm_t comm, int excluded, bool stays) {
   run_until_failure(comm, 10'000);
   trComm_t rest = nullptr;
   CHECK(trCommShrink(comm, &excluded, 1, &rest, nullptr, TR_SHRINK_ABORT));
   for (size_t count : {1, 1001, 100'000}) CHECK_OF(rest, sum_ones(rest, ranks - 1, count));
   CHECK(trCommDestroy(comm));
+  if (stays) {
+    std::printf("stays\n");
+    await_line();
+  }
   CHECK(trCommDestroy(rest));
   say_what_is_left();
 }
 
-// This rank was stopped while the others went on without it and ended. It finds that out by itself, and goes on alone.
+// This rank was stopped while the others went on without it. It finds out that they have left, and goes on alone.
 void shrink_alone(trComm_t comm) {
   run_until_failure(comm, 10'000);
   std::vector<int> lost(ranks);
@@ -417,7 +421,7 @@ int main(int argc, char** argv) {
   if (mode == "roots") broadcast_from(comm, rank == argument ? 1 : 0);
   if (mode == "lose") lose_and_go_on(comm, argument != 0);
   if (mode == "send-last") send_last(comm, static_cast<size_t>(argument));
-  if (mode == "shrink") shrink(comm, argument);
+  if (mode == "shrink" || mode == "shrink-and-stay") shrink(comm, argument, mode != "shrink");
   if (mode == "shrink-alone") shrink_alone(comm);
   if (mode == "halves") exclude_the_other_host(comm);
   if (mode == "everything") everything(comm);

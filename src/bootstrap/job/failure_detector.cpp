@@ -96,7 +96,8 @@ FailureDetector::Step FailureDetector::examine(uint32_t process, bool pid_has_en
   return {.next = Next::kExamineAgain, .after = broken.pid > 0 ? Clock::duration(kDeathPeriod) : timeout};
 }
 
-// Only a refusal at all addresses of a process says that it has ended: one that is stopped does not answer.
+// Only a refusal at all addresses of a process says that it has ended, or that it has left: one that is stopped does not
+// answer.
 FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, Clock::time_point now) {
   const auto broken = broken_.find(process);
   const bool is_broken = broken != broken_.end();
@@ -105,7 +106,7 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
     if (std::binary_search(all.begin(), all.end(), process)) return {.next = Next::kAttach};
   }
   if (!is_broken && answer == Answer::kRefuses && tree_.has_left(process)) relay_is_gone(process, now);
-  if (!is_broken && (!tree_.is_top() || adrift_.count(process) == 0)) return {};
+  if (!is_broken && (!tree_.is_top() || adrift_.count(process) + elsewhere_.count(process) == 0)) return {};
   if (answer == Answer::kRefuses) {
     // A firewall may refuse for a moment, too.
     if (is_broken && now - broken->second.since < kReturnTimeout)
@@ -117,6 +118,12 @@ FailureDetector::Step FailureDetector::probed(uint32_t process, Answer answer, C
             "connections in its place",
             is_broken ? fmt::format("its connection has ended ({}), and ", broken->second.reason) : "")};
   }
+  if (answer == Answer::kHasNoJob && !is_broken)
+    return {.next = Next::kTellLost,
+            .text = "another communicator's process listens at its addresses: it has left this one, or has ended"};
+  // The other part lives, and brings the news of those that have left.
+  if (answer == Answer::kListens && elsewhere_.count(process) != 0)
+    for (auto& [other, since] : elsewhere_) since = now;
   if (cut_at(process, now) != kNobody) return {};  // the silence of what is on the way says enough
   if (answer == Answer::kListens) {
     // This process has found another parent: that one need not come back here.
@@ -142,6 +149,7 @@ std::vector<uint32_t> FailureDetector::overdue(Clock::time_point now) const {
 void FailureDetector::become_top(Clock::time_point now) {
   top_since_ = now;
   adrift_.clear();
+  elsewhere_.clear();
 }
 
 // Processes with ranks that have not ended and hang, as far as this one knows, from one that never held a rank and is
@@ -157,21 +165,24 @@ std::vector<uint32_t> FailureDetector::below_gone_relays() const {
   return result;
 }
 
-bool FailureDetector::hangs_below_one_that_left(uint32_t process) const {
-  uint32_t above = tree_.parent_of(process);
-  for (uint32_t i = 0; i < tree_.size() && above < tree_.size(); ++i, above = tree_.parent_of(above))
-    if (tree_.has_left(above)) return true;
+// Whether a process hangs from another top, as far as is known, or was a child and has gone elsewhere: nothing on its way
+// is lost, silent or broken, which others look after, or has left.
+bool FailureDetector::hangs_elsewhere(uint32_t process) const {
+  for (uint32_t i = 0; i < tree_.size(); ++i) {
+    if (has_ended(process) || is_silent(process) || tree_.has_left(process)) return false;
+    const uint32_t above = tree_.parent_of(process);
+    if (above == tree_.own()) return !tree_.is_child(process);
+    if (above >= tree_.size()) return true;
+    process = above;
+  }
   return false;
 }
 
-// While they live their top looks for this one, and attaches to it. They may have ended while this process did not run.
 std::vector<uint32_t> FailureDetector::elsewhere(Clock::time_point now) const {
   std::vector<uint32_t> result;
   if (!tree_.is_top() || other_part(now) != kNobody) return result;
-  for (uint32_t process = tree_.own() + 1; process < tree_.size(); ++process) {
-    if (is_lost(process) || is_silent(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
-    if (cut_at(process, now) == kNobody && !hangs_below_one_that_left(process)) result.push_back(process);
-  }
+  for (uint32_t process = tree_.own() + 1; process < tree_.size(); ++process)
+    if (hangs_elsewhere(process)) result.push_back(process);
   return result;
 }
 
@@ -211,15 +222,23 @@ std::vector<NoticeMessage> FailureDetector::cut_off(Clock::time_point now) const
 std::vector<uint32_t> FailureDetector::missing(Clock::time_point now) {
   std::vector<uint32_t> probes;
   if (!tree_.is_top()) return probes;
-  const auto before = std::exchange(adrift_, {});
-  const auto probe_after = [&](uint32_t process, Clock::duration time) {
-    const auto known = before.find(process);
-    const auto since = adrift_[process] = known == before.end() ? now : known->second;
-    if (now - since >= time) probes.push_back(process);
+  const auto probe_after = [&](Clock::duration time, const std::vector<uint32_t>& processes, auto* times) {
+    const auto before = std::exchange(*times, {});
+    for (uint32_t process : processes) {
+      const auto known = before.find(process);
+      const auto since = (*times)[process] = known == before.end() ? now : known->second;
+      if (now - since >= time) probes.push_back(process);
+    }
   };
-  for (uint32_t process : elsewhere(now)) probe_after(process, kOrphansTimeout);
-  for (uint32_t process : below_gone_relays())
-    if (adrift_.count(process) == 0 && cut_at(process, now) != tree_.own()) probe_after(process, kProbeAfter);
+  std::vector<uint32_t> adrift = below_gone_relays();
+  std::erase_if(adrift, [&](uint32_t process) { return cut_at(process, now) == tree_.own(); });
+  probe_after(kProbeAfter, adrift, &adrift_);
+  probe_after(kOrphansTimeout, elsewhere(now), &elsewhere_);
+  if (probes.size() <= kMaxMissing) return probes;
+  std::sort(probes.begin(), probes.end());
+  std::rotate(probes.begin(), std::upper_bound(probes.begin(), probes.end(), last_missing_), probes.end());
+  probes.resize(kMaxMissing);
+  last_missing_ = probes.back();
   return probes;
 }
 

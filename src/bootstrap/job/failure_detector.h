@@ -6,7 +6,7 @@
 //   a neighbour is not heard         listen(): silent, which all processes are told, until it is heard again
 //   at the top                       cut_off():    those behind a process that is lost or silent
 //                                    missing():    those below a process without ranks, whose end is not told, and those
-//                                                  that hang from another top, and do not come
+//                                                  that hang elsewhere, and do not come
 //                                    other_part(), next_unreached(): those that may have a top of their own
 //
 // A loss is for good. It counts when its notice comes back as that of another process does (take_loss()): all know the
@@ -38,6 +38,7 @@ constexpr auto kDeathPeriod = std::chrono::milliseconds(10);  // its sockets are
 constexpr auto kOrphansTimeout = std::chrono::seconds(3);     // until a lost process's children have a new parent
 constexpr auto kUntoldTimeout = std::chrono::seconds(3);      // until those that do not answer are left to themselves
 constexpr size_t kMaxUntold = 16;
+constexpr size_t kMaxMissing = 8;                            // that are probed at a time
 constexpr auto kSeekRelayTimeout = std::chrono::minutes(5);  // for a relay that held ranks, while ranks are missing
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
 
@@ -86,7 +87,7 @@ class FailureDetector {
     Clock::duration after{};  // kExamineAgain
     std::string text = {};    // kTellLost: how it is known
   };
-  enum class Answer { kListens, kRefuses, kNone, kFailed };  // of a process that was dialled; kNone: in time
+  enum class Answer { kListens, kRefuses, kHasNoJob, kNone, kFailed };  // of a process that was dialled; kNone: in time
 
   void connected(uint32_t neighbour);
   void connection_ended(uint32_t neighbour, Broken broken) { broken_[neighbour] = std::move(broken); }
@@ -109,7 +110,8 @@ class FailureDetector {
   std::vector<NoticeMessage> cut_off(Clock::time_point now) const;
   // The end of a process that never held a rank is not told: those that hung from it and have not come back are probed.
   // Below one that had left, some processes may have left, too, without a trace: they are not probed. Those with higher
-  // numbers that hang from another top for long are probed, too.
+  // numbers that hang elsewhere for long are probed, too: another top looks for this one, but all may have ended while this
+  // process did not run. Some at a time, in turn.
   std::vector<uint32_t> missing(Clock::time_point now);
   // The first process that may be in another part of the tree, below a top of its own: one that this top, or its top,
   // could not reach for a while. The top with the higher number attaches to the other's part.
@@ -132,7 +134,7 @@ class FailureDetector {
 
  private:
   std::vector<uint32_t> below_gone_relays() const;
-  bool hangs_below_one_that_left(uint32_t process) const;
+  bool hangs_elsewhere(uint32_t process) const;
   std::vector<uint32_t> elsewhere(Clock::time_point now) const;
   bool lacks_ranks(Clock::time_point now) const;
   bool is_sought(uint32_t process, bool is_lacking, Clock::time_point now) const;
@@ -146,7 +148,8 @@ class FailureDetector {
   std::map<uint32_t, bool> unheard_;  // neighbours; whether the log was told
   std::map<uint32_t, Broken> broken_;
   // At the top: processes that are missing(), and since when.
-  std::map<uint32_t, Clock::time_point> adrift_;
+  std::map<uint32_t, Clock::time_point> adrift_, elsewhere_;
+  uint32_t last_missing_ = 0;
   std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;
   std::map<uint32_t, Clock::time_point> gone_;  // relays, as it seems, and since when

@@ -21,6 +21,7 @@ FailureDetector::Answer answer_of(const Status& status, DialEnd end) {
   using Answer = FailureDetector::Answer;
   if (status.ok()) return Answer::kListens;
   if (end == DialEnd::kRefused) return Answer::kRefuses;
+  if (end == DialEnd::kNoSuchJob) return Answer::kHasNoJob;
   return status.code() == trTimeout ? Answer::kNone : Answer::kFailed;
 }
 
@@ -90,10 +91,10 @@ void Liveness::look_at_the_tree(Clock::time_point now) {
   for (NoticeMessage& notice : detector_.cut_off(now)) events_.notify(std::move(notice));
   if (!job_.runs()) return;  // a loss may have ended an exchange
   events_.looked();
-  for (uint32_t process : detector_.missing(now)) probe(process);
   if (const uint32_t process = detector_.other_part(now); process != kNobody) events_.other_part(process);
   for (uint32_t process : detector_.overdue(now)) probe(process);
   if (const auto process = detector_.next_unreached(now)) probe(*process);
+  for (uint32_t process : detector_.missing(now)) probe(process);
 }
 
 void Liveness::examine(uint32_t process) {

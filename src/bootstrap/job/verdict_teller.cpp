@@ -15,8 +15,8 @@ void VerdictTeller::tell() {
     if (dials_.count(process) != 0 || process >= tree_.size()) continue;
     auto done = [this, process](const Status&, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
       dials_.erase(process);
-      if (end == DialEnd::kRefused) detector_.told(process);  // there is none to tell
-      if (!connection) return;                                // else again, until the time for it is over
+      if (end == DialEnd::kRefused || end == DialEnd::kNoSuchJob) detector_.told(process);  // there is none to tell
+      if (!connection) return;  // else again, until the time for it is over
       for (const NoticeMessage& notice : notices_.notices()) connection->send(encode(notice));
       connection->close_after_sending();
       detector_.told(process);

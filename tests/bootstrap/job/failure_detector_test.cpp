@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 
 #include "bootstrap/job/detectors.h"
 
@@ -391,18 +392,55 @@ TEST(FailureDetector, ThoseBelowASilentRelayAreMissingOnceItIsNoChild) {
   EXPECT_EQ(detector.missing(kNow + seconds(1) + kProbeAfter), (Numbers{3, 4}));
 }
 
-// As after a stop, in which the others went on under a top of their own, gave up and ended.
+// The others have gone on under a top of their own while this process was stopped, gave up and ended.
 TEST(FailureDetector, ThoseThatHangFromAnotherTopAreProbedWhereTheyDoNotCome) {
   Detector detector(0, {kNobody, kNobody, 1, 0});
   EXPECT_TRUE(detector.missing(kNow).empty());
   EXPECT_TRUE(detector.missing(kNow + kOrphansTimeout - milliseconds(1)).empty());
   EXPECT_EQ(detector.missing(kNow + kOrphansTimeout), (Numbers{1, 2}));
-  EXPECT_EQ(detector.probed(1, Answer::kListens, kNow + kOrphansTimeout).next, Next::kTellHeard);
   EXPECT_EQ(detector.probed(1, Answer::kNone, kNow + kOrphansTimeout).next, Next::kTellSilent);
+  EXPECT_EQ(detector.probed(1, Answer::kFailed, kNow + kOrphansTimeout).next, Next::kNothing);
   EXPECT_EQ(detector.probed(1, Answer::kRefuses, kNow + kOrphansTimeout).next, Next::kTellLost);
+  const auto left = detector.probed(1, Answer::kHasNoJob, kNow + kOrphansTimeout);
+  EXPECT_EQ(left.next, Next::kTellLost) << "it lives, and has another communicator";
+  EXPECT_NE(left.text.find("it has left this one, or has ended"), std::string::npos) << left.text;
   detector.tree->move(1, 0);
   detector.tree->add_child(1);
   EXPECT_TRUE(detector.missing(kNow + seconds(60)).empty());
+}
+
+TEST(FailureDetector, OneOfAnotherPartThatListensGivesAllOfItTimeToCome) {
+  Detector detector(0, {kNobody, kNobody, 1});
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  const auto probed = kNow + kOrphansTimeout;
+  EXPECT_EQ(detector.missing(probed), (Numbers{1, 2}));
+  EXPECT_EQ(detector.probed(1, Answer::kListens, probed).next, Next::kTellHeard);
+  EXPECT_TRUE(detector.missing(probed + kOrphansTimeout - milliseconds(1)).empty());
+  EXPECT_EQ(detector.missing(probed + kOrphansTimeout), (Numbers{1, 2}));
+}
+
+TEST(FailureDetector, AFormerChildMayHangElsewhereUnlessItsConnectionBrokeOrItsParentIsLost) {
+  Detector detector(0);
+  detector.tree->remove(1);  // it has said that it goes
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  EXPECT_EQ(detector.missing(kNow + kOrphansTimeout), (Numbers{1, 3, 4, 5}));
+  EXPECT_TRUE(detector.take_loss(3, kNow));
+  EXPECT_EQ(detector.missing(kNow + kOrphansTimeout), (Numbers{1, 4}));
+  detector.breaks(1, 0);
+  EXPECT_TRUE(detector.missing(kNow + kOrphansTimeout).empty()) << "each of the others is below it";
+}
+
+TEST(FailureDetector, OfManyThatAreMissingSomeAreProbedAtATime) {
+  constexpr uint32_t kProcesses = 2 * kMaxMissing + 3;
+  Detector detector(0, Numbers(kProcesses, kNobody));
+  EXPECT_TRUE(detector.missing(kNow).empty());
+  std::set<uint32_t> probed;
+  for (int turn = 0; turn < 3; ++turn) {
+    const Numbers some = detector.missing(kNow + kOrphansTimeout);
+    EXPECT_EQ(some.size(), kMaxMissing);
+    probed.insert(some.begin(), some.end());
+  }
+  EXPECT_EQ(probed.size(), kProcesses - 1);
 }
 
 TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLowestTopAreItsOwn) {
@@ -415,11 +453,13 @@ TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLow
 // Idle
 
 TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
-  Detector detector(0, {kNobody});
+  EXPECT_TRUE(Detector(0, {kNobody}).is_idle(true, kNow));
+  Detector detector(0, {kNobody, kNobody});
+  EXPECT_FALSE(detector.is_idle(true, kNow));  // the other part may have ended
+  EXPECT_TRUE(detector.take_loss(1, kNow));
   EXPECT_TRUE(detector.is_idle(true, kNow));
   detector.breaks(1, 0);
   EXPECT_FALSE(detector.is_idle(false, kNow));
-  EXPECT_FALSE(Detector(0, {kNobody, kNobody}).is_idle(true, kNow));  // the other part may have ended
   Detector second(1, {kNobody, kNobody});
   EXPECT_FALSE(second.is_idle(true, kNow));  // it looks for the other part
   EXPECT_TRUE(second.take_silence(silence_of(0), kNow));
