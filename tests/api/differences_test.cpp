@@ -180,10 +180,9 @@ TEST_P_IN_THREE_ATTEMPTS(CollectiveAgainstReceive, IsToldAtTheDeadline) {
   EXPECT_TRUE(processes.wait_until_reached(GetParam()));
   other_waits.open();
   const std::string receiver = "rank 1 (pid " + std::to_string(processes.pid(1)) + ")";
-  const std::string of_collective =
-      "no progress within 3 s in operation 1 (allreduce of 2 x float, sum): " + receiver +
-      " has not entered it (its last is operation 0; it waits in a send or receive for "
-      "rank 0). Rank 0 waited for rank 1";
+  const std::string of_collective = "no progress within 3 s in operation 1 (allreduce of 2 x float, sum): " + receiver +
+                                    " has not entered it (its last is operation 0; it waits in a send or receive for "
+                                    "rank 0). Rank 0 waited for rank 1";
   const std::string of_receive = "no progress within 3 s in a send or receive: " + receiver +
                                  " waits for rank 0 in a send or receive, which waits for it in operation 1 (allreduce "
                                  "of 2 x float, sum): their calls do not match, or what they sent has not arrived. "
