@@ -339,8 +339,11 @@ class Failures(RankCase):
                 os.kill(ranks[0].pid, signal.SIGCONT)
                 ranks[0].wait_for("left", BY_DEADLINE + 10)
                 self.expect_clean_end(ranks[0])
-                for rank in (ranks[1], ranks[2]) if mode != "shrink" else ():
+                if mode == "shrink":
+                    continue
+                for rank in (ranks[1], ranks[2]):
                     rank.tell()
+                for rank in (ranks[1], ranks[2]):
                     self.expect_clean_end(rank)
 
     def test_halves_that_exclude_each_other_while_a_link_is_cut(self):
