@@ -311,21 +311,22 @@ bool FailureDetector::awaits_orphans(const std::set<uint32_t>& unresponsive, Clo
   for (uint32_t process = 0; process < tree_.size(); ++process) {
     if (process == tree_.own() || is_gone(process) || tree_.has_left(process) || tree_.is_child(process)) continue;
     const Clock::time_point since = gone_since(tree_.parent_of(process), unresponsive, verdict_at);
-    if (since != Clock::time_point() && now < since + kOrphansTimeout) return true;
+    // They are as late as this one, if that has sought a parent, too.
+    if (since != Clock::time_point() && now < std::max(since, top_since_) + kOrphansTimeout) return true;
   }
   return false;
 }
 
-std::vector<uint32_t> FailureDetector::untold(Clock::time_point verdict_at, Clock::time_point now) const {
+std::vector<uint32_t> FailureDetector::untold(Clock::time_point since, Clock::time_point now) const {
   std::vector<uint32_t> all;
-  if (!tree_.is_top() || now >= verdict_at + kUntoldTimeout) return all;
+  if (!tree_.is_top() || now >= since + kUntoldTimeout) return all;
   for (const auto& [process, entry] : silent_) {
     const bool hears = is_lost(process) || tree_.has_left(process) || told_.count(process) != 0;
     if (!hears) all.push_back(process);
   }
   if (all.size() <= kMaxUntold) return all;
   // Others each second: those that are dialled first may be out of reach.
-  const auto second = static_cast<size_t>(std::chrono::duration_cast<std::chrono::seconds>(now - verdict_at).count());
+  const auto second = static_cast<size_t>(std::chrono::duration_cast<std::chrono::seconds>(now - since).count());
   const auto first = static_cast<std::ptrdiff_t>(second * kMaxUntold % all.size());
   std::rotate(all.begin(), all.begin() + first, all.end());
   all.resize(kMaxUntold);

@@ -124,9 +124,10 @@ class FailureDetector {
   // `unresponsive`: did not answer when this process sought a parent. `verdict_at`: the least time where there is none.
   bool awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,
                       Clock::time_point now) const;
-  // Processes that do not answer and have not been told of the verdict: no neighbour passes it on to them. A network that
-  // comes back just before the deadline lets some go on which wait for ranks that have failed and leave.
-  std::vector<uint32_t> untold(Clock::time_point verdict_at, Clock::time_point now) const;
+  // Processes that do not answer and have not been told of the verdict, or that this one has left, which is so since then:
+  // no neighbour passes it on to them. A network that comes back just before the deadline lets some go on which wait for
+  // ranks that have failed and leave. Some do answer: they seek a place in the tree, and count as cut off until then.
+  std::vector<uint32_t> untold(Clock::time_point since, Clock::time_point now) const;
   void told(uint32_t process) { told_.insert(process); }
 
   // There is nothing to watch.

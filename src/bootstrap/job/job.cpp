@@ -420,6 +420,7 @@ void Job::maybe_finish() {
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
   if (detector_.hears_a_child()) return;
   if (!members_.all_have_left() || (is_root() && context_.has_failed())) return;
+  teller_.leave(Clock::now());
   if (teller_.must_stay()) return teller_.stay();
   finish();
 }

@@ -28,7 +28,7 @@
 #include "bootstrap/job/rendezvous.h"
 #include "bootstrap/job/root_client.h"
 #include "bootstrap/job/tree_connections.h"
-#include "bootstrap/job/verdict_teller.h"
+#include "bootstrap/job/notice_teller.h"
 
 namespace treering {
 
@@ -122,7 +122,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Rendezvous rendezvous_;
   Exchanger exchanger_;
   ParentSeeker seeker_;
-  VerdictTeller teller_;
+  NoticeTeller teller_;
   Liveness liveness_;
   RankMessages rank_messages_;
   Connector connector_;

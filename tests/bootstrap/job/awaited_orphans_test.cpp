@@ -47,6 +47,17 @@ TEST(AwaitedOrphans, OfASilentProcessAreAwaitedFromWhenTheyNotice) {
   EXPECT_FALSE(detector.awaits_orphans({}, kNow, since + kOrphansTimeout));
 }
 
+TEST(AwaitedOrphans, GetTheirTimeFromWhenThisProcessBecameTheTop) {
+  Detector detector(1);
+  EXPECT_TRUE(detector.take_silence(silence_of(0, 1000), kNow));
+  detector.tree->remove(0);
+  detector.tree->become_top();
+  const auto top = kNow + seconds(9);  // others did not answer either
+  detector.become_top(top);
+  EXPECT_TRUE(detector.awaits_orphans({}, {}, top + kOrphansTimeout - milliseconds(1)));  // 2, a child of 0
+  EXPECT_FALSE(detector.awaits_orphans({}, {}, top + kOrphansTimeout));
+}
+
 TEST(AwaitedOrphans, OfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
   Detector detector(0);
   detector.tree->rank_left(3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bootstrap/job/verdict_teller.h"
+#include "bootstrap/job/notice_teller.h"
 
 namespace treering {
 namespace {
@@ -9,9 +9,9 @@ constexpr auto kTellAttempt = std::chrono::seconds(1);  // the kernel alone woul
 
 }  // namespace
 
-void VerdictTeller::tell() {
-  if (job_.closed || !job_.runs() || !notices_.has_verdict()) return;
-  for (uint32_t process : detector_.untold(notices_.verdict_at(), Clock::now())) {
+void NoticeTeller::tell() {
+  if (job_.closed || !job_.runs() || since() == Clock::time_point()) return;
+  for (uint32_t process : detector_.untold(since(), Clock::now())) {
     if (dials_.count(process) != 0 || process >= tree_.size()) continue;
     auto done = [this, process](const Status&, DialEnd end, const std::shared_ptr<SecureConnection>& connection) {
       dials_.erase(process);
@@ -26,18 +26,19 @@ void VerdictTeller::tell() {
   }
 }
 
-bool VerdictTeller::must_stay() const {
-  if (job_.closed || !(job_.runs() || notices_.has_verdict())) return false;
-  const auto at = notices_.verdict_at(), now = Clock::now();
-  return detector_.awaits_orphans(search_.unresponsive(), at, now) || !detector_.untold(at, now).empty();
+bool NoticeTeller::must_stay() const {
+  if (job_.closed || since() == Clock::time_point()) return false;
+  const auto now = Clock::now();
+  return detector_.awaits_orphans(search_.unresponsive(), notices_.verdict_at(), now) ||
+         !detector_.untold(since(), now).empty();
 }
 
-void VerdictTeller::stay() {
+void NoticeTeller::stay() {
   tell();
   if (!look_again_.is_set()) look_again_.set(kLookForOrphans, changed_);
 }
 
-void VerdictTeller::close() {
+void NoticeTeller::close() {
   look_again_.cancel();
   for (const auto& [process, dial] : std::exchange(dials_, {})) dial->cancel();
 }
