@@ -333,6 +333,16 @@ std::vector<uint32_t> FailureDetector::untold(Clock::time_point since, Clock::ti
   return all;
 }
 
+bool FailureDetector::is_over(Clock::time_point now) {
+  for (uint32_t process = 0; process < tree_.size(); ++process)
+    if (process != tree_.own() && !tree_.has_left(process) && !is_lost(process)) {
+      over_since_.reset();
+      return false;
+    }
+  if (!over_since_) over_since_ = now;
+  return now - *over_since_ >= kOverAfter;
+}
+
 bool FailureDetector::is_idle(bool running, Clock::time_point now) const {
   if (tree_.has_parent() || !tree_.children().empty() || !broken_.empty()) return false;
   if (!running || !tree_.is_top()) return true;

@@ -38,6 +38,7 @@ constexpr auto kDeathPeriod = std::chrono::milliseconds(10);  // its sockets are
 constexpr auto kOrphansTimeout = std::chrono::seconds(3);     // until a lost process's children have a new parent
 constexpr auto kUntoldTimeout = std::chrono::seconds(3);      // until those that do not answer are left to themselves
 constexpr size_t kMaxUntold = 16;
+constexpr auto kOverAfter = std::chrono::seconds(2);         // all have left
 constexpr size_t kMaxMissing = 8;                            // that are probed at a time
 constexpr auto kSeekRelayTimeout = std::chrono::minutes(5);  // for a relay that held ranks, while ranks are missing
 constexpr auto kNoticesSilence = std::chrono::milliseconds(3100);  // a silent process's children have noticed it, too
@@ -130,6 +131,10 @@ class FailureDetector {
   std::vector<uint32_t> untold(Clock::time_point since, Clock::time_point now) const;
   void told(uint32_t process) { told_.insert(process); }
 
+  // Whether all other processes have left or are lost, and have had the time to end: then no child needs this one. Several
+  // parts of a tree that become one at the same time may hang from one another in a circle, where each has a child.
+  bool is_over(Clock::time_point now);
+
   // There is nothing to watch.
   bool is_idle(bool running, Clock::time_point now) const;
 
@@ -151,6 +156,7 @@ class FailureDetector {
   // At the top: processes that are missing(), and since when.
   std::map<uint32_t, Clock::time_point> adrift_, elsewhere_;
   uint32_t last_missing_ = 0;
+  std::optional<Clock::time_point> over_since_;
   std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;
   std::map<uint32_t, Clock::time_point> gone_;  // relays, as it seems, and since when

@@ -417,9 +417,9 @@ void Job::maybe_finish() {
   // A new parent that has not been told that this process leaves would take its end for a death. It may also lack what
   // all gave in an exchange that was complete here.
   if (context_.closed || meets() || seeker_.lacks_parent() || seeker_.is_dialing()) return;
-  // A child that does not answer finds another parent when it can: it would hold this process for ever.
-  if (detector_.hears_a_child()) return;
   if (!members_.all_have_left() || (is_root() && context_.has_failed())) return;
+  // A child that does not answer finds another parent when it can: it would hold this process for ever.
+  if (detector_.hears_a_child() && !detector_.is_over(Clock::now())) return;
   teller_.leave(Clock::now());
   if (teller_.must_stay()) return teller_.stay();
   finish();

@@ -450,7 +450,17 @@ TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLow
     for (int second : {0, 60}) EXPECT_TRUE(detector->missing(kNow + seconds(second)).empty());
 }
 
-// Idle
+// The end
+
+TEST(FailureDetector, AllIsOverAWhileAfterTheLastHasLeftOrIsLost) {
+  Detector detector(0, {kNobody, 0, 1});
+  detector.tree->rank_left(2);
+  EXPECT_FALSE(detector.is_over(kNow));
+  EXPECT_TRUE(detector.take_loss(1, kNow));
+  EXPECT_FALSE(detector.is_over(kNow + seconds(9)));
+  EXPECT_FALSE(detector.is_over(kNow + seconds(9) + kOverAfter - milliseconds(1)));
+  EXPECT_TRUE(detector.is_over(kNow + seconds(9) + kOverAfter));
+}
 
 TEST(FailureDetector, AProcessAloneInTheTreeIsIdle) {
   EXPECT_TRUE(Detector(0, {kNobody}).is_idle(true, kNow));
