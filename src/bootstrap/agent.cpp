@@ -73,8 +73,8 @@ int open_listener(int domain, bool ipv6_only, uint16_t port, int* error) {
 
 }  // namespace
 
-// At the end of the process: others may be on their way to it, for a verdict that no other process can tell them, and
-// what it has sent may be on its way to them.
+// At the end of the process: others may be on their way to it, to hear of a verdict, or that it has left, which no other
+// process can tell them, and what it has sent may be on its way to them.
 void Agent::linger() {
   Agent* agent = current.load(std::memory_order_acquire);
   if (agent == nullptr || !agent->started_.load(std::memory_order_acquire) || !agent->usable()) return;

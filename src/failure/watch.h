@@ -7,9 +7,9 @@
 //   a link fails, a call differs --> suspicion --> poll() looks for what says it better (a death, a failure that explains
 //                                                   it) and proposes it, or what is known when the time for that is over
 //
-// Nothing here waits, but await_failure(), settled_verdict(), late() and no_progress(). Nothing is touched while messages arrive in time;
-// check() is called only by a rank that has found nothing to do for a while. Among many ranks it looks at some of them
-// each time, in turn, and always at the one that it waits for: the cost of waiting does not grow with n.
+// Nothing here waits, but await_failure(), settled_verdict(), late() and no_progress(). Nothing is touched while messages
+// arrive in time; check() is called only by a rank that has found nothing to do for a while. It looks at some of many
+// ranks each time, in turn, and always at the one that it waits for: the cost of waiting does not grow with n.
 #pragma once
 
 #include <atomic>

@@ -300,8 +300,10 @@ Clock::time_point FailureDetector::gone_since(uint32_t process, const std::set<u
   if (unresponsive.count(process) != 0) return top_since_;
   // The children of one that has left hang from it while it lives, below this process; else they are on their way.
   if (hears_a_child() || process >= tree_.size() || !tree_.has_left(process)) return {};
+  if (verdict_at != Clock::time_point() || tree_.holds_ranks(process)) return verdict_at;
+  // One that held ranks and left ends when all is over. The end of one that never did is not expected.
   const auto gone = gone_.find(process);
-  return verdict_at == Clock::time_point() && gone != gone_.end() ? gone->second : verdict_at;
+  return gone == gone_.end() ? Clock::time_point() : gone->second;
 }
 
 bool FailureDetector::awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,

@@ -125,8 +125,8 @@ class FailureDetector {
   // `unresponsive`: did not answer when this process sought a parent. `verdict_at`: the least time where there is none.
   bool awaits_orphans(const std::set<uint32_t>& unresponsive, Clock::time_point verdict_at,
                       Clock::time_point now) const;
-  // Processes that do not answer and have not been told of the verdict, or that this one has left, which is so since then:
-  // no neighbour passes it on to them. A network that comes back just before the deadline lets some go on which wait for
+  // Processes that do not answer and have not been told of the verdict, or that this process has left: no neighbour passes it
+  // on to them. `since`: when that happened. A network that comes back just before the deadline lets some go on which wait for
   // ranks that have failed and leave. Some do answer: they seek a place in the tree, and count as cut off until then.
   std::vector<uint32_t> untold(Clock::time_point since, Clock::time_point now) const;
   void told(uint32_t process) { told_.insert(process); }
@@ -160,7 +160,7 @@ class FailureDetector {
   std::optional<Clock::time_point> lacking_since_;  // at the top: some ranks do not hang from it
   uint32_t last_unreached_ = 0;
   std::map<uint32_t, Clock::time_point> gone_;  // relays, as it seems, and since when
-  std::set<uint32_t> told_;                     // of the verdict, by a connection of their own
+  std::set<uint32_t> told_;                     // by a connection of their own; or there is none to tell
   Clock::time_point top_since_;
 };
 

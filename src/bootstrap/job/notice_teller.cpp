@@ -28,9 +28,10 @@ void NoticeTeller::tell() {
 
 bool NoticeTeller::must_stay() const {
   if (job_.closed || since() == Clock::time_point()) return false;
+  if (!job_.runs() && !notices_.has_verdict()) return false;  // the others are told that the job has failed
   const auto now = Clock::now();
   return detector_.awaits_orphans(search_.unresponsive(), notices_.verdict_at(), now) ||
-         !detector_.untold(since(), now).empty();
+         (job_.runs() && !detector_.untold(since(), now).empty());
 }
 
 void NoticeTeller::stay() {

@@ -14,6 +14,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::Detector;
 using testing::kNow;
+using testing::kParents;
 using testing::silence_of;
 
 TEST(AwaitedOrphans, OfALostProcessAreAwaitedForAWhile) {
@@ -66,9 +67,16 @@ TEST(AwaitedOrphans, OfAProcessThatLeftAreAwaitedWhereNoChildRelays) {
   (void)detector.listen(2, kSilence);
   EXPECT_TRUE(detector.awaits_orphans({}, kNow, kNow));
   EXPECT_FALSE(detector.awaits_orphans({}, kNow, kNow + kOrphansTimeout));
-  EXPECT_FALSE(detector.awaits_orphans({}, {}, kNow));  // there is no verdict to tell
   detector.relay_is_gone(3, kNow);
-  EXPECT_TRUE(detector.awaits_orphans({}, {}, kNow));  // ... but who has left
+  EXPECT_FALSE(detector.awaits_orphans({}, {}, kNow)) << "there is no verdict to tell, and all seems to be over";
+}
+
+TEST(AwaitedOrphans, OfAProcessWithoutRanksThatIsGoneAreAwaitedAlsoWithoutAVerdict) {
+  Detector detector(0, kParents, {0, 1, 2, 4, 5});  // 3 holds none, 5 hangs from it
+  for (uint32_t child : {1u, 2u}) detector.tree->remove(child);
+  EXPECT_FALSE(detector.awaits_orphans({}, {}, kNow));
+  detector.relay_is_gone(3, kNow);
+  EXPECT_TRUE(detector.awaits_orphans({}, {}, kNow));
   EXPECT_FALSE(detector.awaits_orphans({}, {}, kNow + kOrphansTimeout));
 }
 

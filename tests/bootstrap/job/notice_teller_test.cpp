@@ -50,12 +50,20 @@ TEST(NoticeTeller, OneThatHasLeftStaysForOrphans) {
   EXPECT_TRUE(top.teller.must_stay());
 }
 
-TEST(NoticeTeller, AVerdictIsToldAsWell) {
-  Top top(JobContext::Phase::kFailed);
+TEST(NoticeTeller, OneThatKnowsOfAVerdictStaysAsWell) {
+  Top top;
   EXPECT_TRUE(top.detector.take_silence(silence_of(3), Clock::now() - seconds(60)));
   (void)top.log.take({.origin = 1, .number = 1, .type = NoticeType::kVerdict, .text = "the verdict"}, Clock::now());
   EXPECT_TRUE(top.teller.must_stay());
   top.context.closed = true;
+  EXPECT_FALSE(top.teller.must_stay());
+}
+
+TEST(NoticeTeller, OneOfAJobThatFailedStaysForNone) {
+  Top top(JobContext::Phase::kFailed);
+  EXPECT_TRUE(top.detector.take_silence(silence_of(3), Clock::now()));
+  EXPECT_TRUE(top.detector.take_loss(1, Clock::now()));
+  top.teller.leave(Clock::now());
   EXPECT_FALSE(top.teller.must_stay());
 }
 
