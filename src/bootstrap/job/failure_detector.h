@@ -29,6 +29,8 @@ namespace treering {
 
 // A neighbour in the tree that has not been heard for so long does not answer: each shows every second that it lives.
 constexpr auto kSilence = std::chrono::milliseconds(2600);
+// It may be cut off by then: more than a heartbeat, with its delay, is missing.
+constexpr auto kOverdueAfter = std::chrono::milliseconds(1800);
 constexpr auto kCutOffAfter = std::chrono::milliseconds(4500);   // of a loss or silence on the way
 constexpr auto kProbeAfter = std::chrono::milliseconds(400);     // it may be about to attach
 constexpr auto kReturnTimeout = std::chrono::milliseconds(400);  // with a neighbour whose connection broke
@@ -72,6 +74,8 @@ class FailureDetector {
   bool is_unheard(uint32_t neighbour) const { return unheard_.count(neighbour) != 0; }
   // Whether a child is heard: one that is not finds another parent when it can.
   bool hears_a_child() const;
+  // Whether a parent that was last heard so long ago may be cut off, and has yet to be heard again or to count as silent.
+  static bool is_overdue(Clock::duration silence) { return silence >= kOverdueAfter && silence < 2 * kSilence; }
 
   // A connection to a neighbour has ended: the neighbour may have, or not.
   struct Broken {

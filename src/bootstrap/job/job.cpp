@@ -390,9 +390,15 @@ void Job::fail(const Status& status) {
   context_.after(kLateArrivals, [this] { finish(); });
 }
 
+// What this process has told last would be lost with its parent. If that is not heard soon, another one is sought.
+bool Job::waits_for_parent() const {
+  return context_.runs() && !context_.closed && members_.all_have_left() && connections_.has(tree_.parent()) &&
+         detector_.is_overdue(Clock::now() - connections_.heard(tree_.parent()));
+}
+
 bool Job::must_stay() const {
   const bool may_tell_late_ranks = is_root() && context_.has_failed() && !rendezvous_.root()->has_all();
-  return teller_.must_stay() || tells_another_part() ||
+  return teller_.must_stay() || tells_another_part() || waits_for_parent() ||
          (may_tell_late_ranks && Clock::now() < failed_at_ + kLateAtExit);
 }
 
@@ -420,6 +426,7 @@ void Job::maybe_finish() {
   if (!members_.all_have_left() || (is_root() && context_.has_failed())) return;
   // A child that does not answer finds another parent when it can: it would hold this process for ever.
   if (detector_.hears_a_child() && !detector_.is_over(Clock::now())) return;
+  if (waits_for_parent()) return;
   teller_.leave(Clock::now());
   if (teller_.must_stay()) return teller_.stay();
   finish();

@@ -105,6 +105,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool tells_another_part() const {
     return context_.runs() && !context_.closed && members_.all_have_left() && seeker_.is_dialing();
   }
+  bool waits_for_parent() const;
   void maybe_finish();
   void finish();
 

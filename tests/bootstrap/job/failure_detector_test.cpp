@@ -452,6 +452,13 @@ TEST(FailureDetector, ThoseBelowAnotherTopThatLeftMayHaveLeftTooAndThoseOfTheLow
 
 // The end
 
+TEST(FailureDetector, AParentIsOverdueBetweenAHeartbeatAndSilence) {
+  EXPECT_FALSE(FailureDetector::is_overdue(milliseconds(1500)));  // the tick that sends it may be late
+  EXPECT_TRUE(FailureDetector::is_overdue(kOverdueAfter));
+  EXPECT_TRUE(FailureDetector::is_overdue(kSilence));
+  EXPECT_FALSE(FailureDetector::is_overdue(2 * kSilence)) << "nothing came of the silence";
+}
+
 TEST(FailureDetector, AllIsOverAWhileAfterTheLastHasLeftOrIsLost) {
   Detector detector(0, {kNobody, 0, 1});
   detector.tree->rank_left(2);
