@@ -190,7 +190,7 @@ Status Batch::advance(Line* line, bool look, bool* moved) {
   }
   const auto progress = communicator.advance();
   *moved |= progress != Progress::kBlocked;
-  if (progress == Progress::kFailed) return communicator.failure();
+  if (progress >= Progress::kDiffers) return communicator.failure();
   return progress == Progress::kBlocked && look ? communicator.poll_failures() : Status();
 }
 

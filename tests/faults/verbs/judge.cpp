@@ -97,15 +97,19 @@ class Judge {
       add("culprit", who + "it does not say that packets were not acknowledged: " + error.text);
   }
 
-  // The first failure of any rank is that of all. Ranks that come to the deadline together each say what they have found.
+  // The first failure of any rank is that of all. Ranks that come to the deadline together may each say it in their words:
+  // of the same operation and the same ranks.
   void judge_agreement() {
     std::set<std::string> texts;
-    for (const Report& report : record_.ranks)
-      if (!report.is_gone && !report.errors.empty()) texts.insert(report.errors.front().text);
-    const bool is_deadline = std::all_of(
-        texts.begin(), texts.end(), [](const std::string& text) { return text.rfind("no progress within ", 0) == 0; });
-    if (texts.size() > 1 && !is_deadline)
-      add("culprit", "the ranks say different words: " + *texts.begin() + " / " + *texts.rbegin());
+    std::set<std::pair<std::string, std::set<int>>> said;
+    for (const Report& report : record_.ranks) {
+      if (report.is_gone || report.errors.empty()) continue;
+      const std::string& text = report.errors.front().text;
+      const bool is_deadline = text.rfind("no progress within ", 0) == 0;
+      texts.insert(text);
+      said.insert({is_deadline ? text.substr(0, text.find(": ")) : text, named_ranks(text)});
+    }
+    if (said.size() > 1) add("culprit", "the ranks say different words: " + *texts.begin() + " / " + *texts.rbegin());
   }
 
   const Scenario& scenario_;
