@@ -24,7 +24,7 @@ Status split(trComm_t comm, int color, int key, trComm_t* newcomm, const trConfi
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
-    TR_RETURN_IF_ERROR(lease->split(color, key, inherit ? lease->config() : config, &made));
+    TR_RETURN_IF_ERROR(lease->subsets().split(color, key, inherit ? lease->config() : config, &made));
     return made == nullptr ? Status() : add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
@@ -93,7 +93,7 @@ Status shrink(trComm_t comm, const int* excluded, int count, trComm_t* newcomm, 
     TR_RETURN_IF_ERROR(acquire_when_free(&lease, comm));
     if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
-    TR_RETURN_IF_ERROR(lease->shrink(members, inherit ? lease->config() : config, &made));
+    TR_RETURN_IF_ERROR(lease->subsets().shrink(members, inherit ? lease->config() : config, &made));
     return add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();
@@ -117,8 +117,8 @@ Status grow(trComm_t comm, int nranks, const trUniqueId* id, trComm_t* newcomm, 
     TR_RETURN_IF_ERROR(lease.acquire(comm));
     if (lease->queued() != 0) Engine::instance().wait_idle(lease.get());
     std::unique_ptr<Communicator> made;
-    TR_RETURN_IF_ERROR(
-        lease->grow(static_cast<uint32_t>(nranks), own ? &*own : nullptr, inherit ? lease->config() : config, &made));
+    TR_RETURN_IF_ERROR(lease->subsets().grow(static_cast<uint32_t>(nranks), own ? &*own : nullptr,
+                                             inherit ? lease->config() : config, &made));
     return add_communicator(std::move(made), newcomm);
   };
   if (!Group::current().open()) return create();

@@ -10,18 +10,39 @@
 #include <new>
 
 #include "bootstrap/membership.h"
+#include "communicator/creation.h"
 #include "core/process.h"
 
 namespace treering {
 
+Communicator::Communicator() : subsets_(this, &parts_, [this] { serve_links(); }) {}
+
+Status Communicator::create(uint32_t ranks, const trUniqueId& id, uint32_t rank, const Config& config,
+                            std::unique_ptr<Communicator>* result, const CreationTerms& terms) {
+  std::unique_ptr<Communicator> made(new Communicator);
+  const LinkService service{[made = made.get()] { made->serve_links(); },
+                            [made = made.get()] { IdleLinks::add(made, [made] { made->serve_idle_links(); }); }};
+  TR_RETURN_IF_ERROR(Creation(&made->parts_, config, service).run(ranks, id, rank, terms));
+  *result = std::move(made);
+  return {};
+}
+
+Status Communicator::create_alone(const Config& config, std::unique_ptr<Communicator>* result) {
+  std::unique_ptr<Communicator> made(new Communicator);
+  TR_RETURN_IF_ERROR(Creation(&made->parts_, config, {}).run_alone());
+  *result = std::move(made);
+  return {};
+}
+
 std::function<bool()> Communicator::peers_left(Whose whose) const {
-  if (!memory_.is_shared()) return {};  // their memory cannot be seen later
+  if (!parts_.memory.is_shared()) return {};  // their memory cannot be seen later
   std::vector<std::pair<const RankStatus*, uint32_t>> peers;
   for (uint32_t peer = 0; peer < ranks(); ++peer)
-    if (peer != rank() && (whose == Whose::kAll || rank_info(peer).process_token != own_process()))
-      peers.emplace_back(status_of(memory_.of(peer)),
-                         rank_info(peer).pid_namespace == rank_info(rank()).pid_namespace ? rank_info(peer).pid : 0);
-  return [segment = memory_.segment(), peers = std::move(peers)] {
+    if (peer != rank() && (whose == Whose::kAll || parts_.info(peer).process_token != own_process()))
+      peers.emplace_back(
+          status_of(parts_.memory.of(peer)),
+          parts_.info(peer).pid_namespace == parts_.info(rank()).pid_namespace ? parts_.info(peer).pid : 0);
+  return [segment = parts_.memory.segment(), peers = std::move(peers)] {
     return std::all_of(peers.begin(), peers.end(), [](const auto& peer) {
       if (peer.first->left.load(std::memory_order_acquire) == kLeft) return true;
       return peer.second != 0 && process_has_ended(static_cast<pid_t>(peer.second));
@@ -30,8 +51,8 @@ std::function<bool()> Communicator::peers_left(Whose whose) const {
 }
 
 std::function<void()> Communicator::tell_closed() const {
-  if (!memory_.is_shared()) return [] {};
-  return [segment = memory_.segment(), status = memory_.status()] {
+  if (!parts_.memory.is_shared()) return [] {};
+  return [segment = parts_.memory.segment(), status = parts_.memory.status()] {
     status->left.store(kLeft, std::memory_order_release);
   };
 }
@@ -40,28 +61,28 @@ Communicator::~Communicator() {
   IdleLinks::remove(this);
   // What was sent is waited for only where all went well; schedules are the last that a creation makes. A creation that
   // came to its deadline has no time left for it.
-  const bool is_whole = schedules_ != nullptr && watch_ != nullptr && watch_->known_failure().ok();
-  if (!has_descriptors())
-    Membership::keep_for_ever(std::move(peer_table_));
+  const bool is_whole = parts_.schedules != nullptr && parts_.watch != nullptr && parts_.watch->known_failure().ok();
+  if (!parts_.has_descriptors())
+    Membership::keep_for_ever(std::move(parts_.peer_table));
   else if (has_failed_.load())
     end_links();
-  else if (peer_table_ != nullptr && is_whole)
-    peer_table_->finish();
-  else if (peer_table_ != nullptr)
-    peer_table_->abandon();
-  if (peer_table_ != nullptr) peer_table_->end_introductions();
-  if (membership_ != nullptr && watch_ != nullptr) {
-    const Status known = watch_->known_failure();
-    membership_->leave_because(known.ok() || shrink_failure_.ok() ? known : shrink_failure_);
+  else if (parts_.peer_table != nullptr && is_whole)
+    parts_.peer_table->finish();
+  else if (parts_.peer_table != nullptr)
+    parts_.peer_table->abandon();
+  if (parts_.peer_table != nullptr) parts_.peer_table->end_introductions();
+  if (parts_.membership != nullptr && parts_.watch != nullptr) {
+    const Status known = parts_.watch->known_failure();
+    parts_.membership->leave_because(known.ok() || subsets_.shrink_failure().ok() ? known : subsets_.shrink_failure());
   }
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
-  if (memory_.is_mapped())
-    memory_.status()->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
+  if (parts_.memory.is_mapped())
+    parts_.memory.status()->left.compare_exchange_strong(here, left_with_memory_ ? kLeftWithMemory : kLeft);
 }
 
 Status Communicator::check(Operation* operation) {
-  selection_->apply_settings(operation);
+  parts_.selection->apply_settings(operation);
   if (operation->op >= trRedOpFirstCreated && info_of(operation->collective).reduces)
     if (const Status found = reductions_.find(operation->op, &operation->reduction); !found.ok())
       return {found.code(), fmt::format("{} on rank {}: {}", operation->function, rank(), found.message())};
@@ -71,16 +92,16 @@ Status Communicator::check(Operation* operation) {
 Status Communicator::begin(const Operation& operation) try {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
-  if (Status verdict = watch_->verdict(); !verdict.ok()) return fail(std::move(verdict));
+  if (Status verdict = parts_.watch->verdict(); !verdict.ok()) return fail(std::move(verdict));
   activate();
-  if (links_lack_memory_ && !watch_->in_doubt()) {
+  if (links_lack_memory_ && !parts_.watch->in_doubt()) {
     stop_without_memory(kBetweenCalls);
     return has_ended() ? out_of_memory() : Status();
   }
-  if (watch_->in_doubt())
+  if (parts_.watch->in_doubt())
     in_doubt_ = true;  // it fails when it is known why
   else
-    call_->begin(operation, selection_->constraints_of(operation));
+    parts_.call->begin(operation, parts_.selection->constraints_of(operation));
   return {};
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -90,7 +111,7 @@ Status Communicator::begin(const Operation& operation) try {
 Progress Communicator::advance() try {
   if (in_doubt_) [[unlikely]]
     return Progress::kBlocked;
-  switch (const Progress progress = call_->advance()) {
+  switch (const Progress progress = parts_.call->advance()) {
     case Progress::kBlocked:
     case Progress::kMoved:
       return progress;
@@ -98,10 +119,10 @@ Progress Communicator::advance() try {
       finish();
       return progress;
     case Progress::kDiffers:
-      watch_->suspect_calls(call_->peer(), call_->differing_sizes());
+      parts_.watch->suspect_calls(parts_.call->peer(), parts_.call->differing_sizes());
       break;
     case Progress::kFailed:
-      watch_->suspect_link(call_->peer(), call_->status());
+      parts_.watch->suspect_link(parts_.call->peer(), parts_.call->status());
       break;
   }
   return doubt();
@@ -112,9 +133,10 @@ Progress Communicator::advance() try {
 
 Status Communicator::run_out_of_memory(const char* call) try {
   std::string where = call == nullptr ? "a send or receive" : call;
-  if (call == nullptr && call_->number() != 0) where = fmt::format("operation {}", call_->number());
-  Status status(trSystemError, fmt::format("{} ran out of memory in {}", watch_->peers().describe(rank()), where));
-  watch_->propose(status);  // any thread's: that of the operation which waits, if one does, is the deadline
+  if (call == nullptr && parts_.call->number() != 0) where = fmt::format("operation {}", parts_.call->number());
+  Status status(trSystemError,
+                fmt::format("{} ran out of memory in {}", parts_.watch->peers().describe(rank()), where));
+  parts_.watch->propose(status);  // any thread's: that of the operation which waits, if one does, is the deadline
   return status;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -125,41 +147,42 @@ void Communicator::stop_without_memory(const char* call) {
   activate();
   in_doubt_ = true;
   Status status = run_out_of_memory(call);
-  if (!watch_->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
+  if (!parts_.watch->in_doubt()) (void)fail(std::move(status));  // not even for the words that the others are told
 }
 
 // Why the operation fails is found out by poll_failures(), a little at a time, unless it is known at once.
 Progress Communicator::doubt() {
   in_doubt_ = true;
-  Status status = watch_->poll();
+  Status status = parts_.watch->poll();
   if (status.ok()) return Progress::kBlocked;
   return fail(std::move(status)).ok() ? Progress::kBlocked : Progress::kFailed;
 }
 
 void Communicator::finish() {
-  if (call_->number() != 0) context_.status->completed.store(call_->number(), std::memory_order_release);
-  context_.status->waiting_for.store(0, std::memory_order_relaxed);
+  if (parts_.call->number() != 0)
+    parts_.context.status->completed.store(parts_.call->number(), std::memory_order_release);
+  parts_.context.status->waiting_for.store(0, std::memory_order_relaxed);
   deactivate();
 }
 
 void Communicator::activate() {
-  if (!std::exchange(active_, true) && membership_ != nullptr) link_turn_.take();
+  if (!std::exchange(active_, true) && parts_.membership != nullptr) link_turn_.take();
 }
 
 void Communicator::deactivate() {
   if (!std::exchange(active_, false)) return;
-  watch_->stop();
-  if (membership_ != nullptr) link_turn_.give_back();
+  parts_.watch->stop();
+  if (parts_.membership != nullptr) link_turn_.give_back();
 }
 
 // Looks once a tick of the kernel's clock (1 to 10 ms): a system call in each call of 8 bytes took 9 % of its time.
 bool Communicator::has_lost_descriptors() {
-  if (membership_ == nullptr) return false;
+  if (parts_.membership == nullptr) return false;
   timespec time{};
   (void)clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   if (now == descriptors_seen_.load(std::memory_order_relaxed)) return false;
-  if (!membership_->has_descriptors()) return true;
+  if (!parts_.membership->has_descriptors()) return true;
   descriptors_seen_.store(now, std::memory_order_relaxed);
   return false;
 }
@@ -167,9 +190,10 @@ bool Communicator::has_lost_descriptors() {
 // Between calls. After a failure the memory that messages refer to is the user's again.
 template <typename Serve>
 void Communicator::serve_between_calls(const Serve& serve) {
-  if (membership_ == nullptr || !membership_->has_descriptors() || !link_turn_.try_take()) return;
+  if (parts_.membership == nullptr || !parts_.membership->has_descriptors() || !link_turn_.try_take()) return;
   try {
-    if (links_lack_memory_ && !watch_->in_doubt()) (void)run_out_of_memory(kBetweenCalls);  // it lacked even the words
+    if (links_lack_memory_ && !parts_.watch->in_doubt())
+      (void)run_out_of_memory(kBetweenCalls);  // it lacked even the words
     if (!links_lack_memory_ && !has_failed_.load(std::memory_order_relaxed)) serve();
   } catch (const std::bad_alloc&) {
     links_lack_memory_ = true;  // what a link was about to keep is lost, and others may wait for it
@@ -179,12 +203,12 @@ void Communicator::serve_between_calls(const Serve& serve) {
 }
 
 void Communicator::serve_idle_links() {
-  serve_between_calls([this] { context_.serve_idle(); });
+  serve_between_calls([this] { parts_.context.serve_idle(); });
 }
 
 // In waits that are no operation.
 void Communicator::serve_links() {
-  serve_between_calls([this] { context_.progress(); });
+  serve_between_calls([this] { parts_.context.progress(); });
   IdleLinks::serve();
 }
 
@@ -195,32 +219,32 @@ Status Communicator::fail(Status status) {
   in_doubt_ = true;
   if (!has_failed_.load(std::memory_order_relaxed)) {
     failure_ = std::move(status);
-    links_end_ = peer_table_ != nullptr && has_descriptors();
+    links_end_ = parts_.peer_table != nullptr && parts_.has_descriptors();
     has_failed_.store(true, std::memory_order_release);
-    if (links_end_) peer_table_->abandon();
+    if (links_end_) parts_.peer_table->abandon();
   }
   return poll_end();
 }
 
 Status Communicator::poll_end() {
-  if (links_end_ && has_descriptors() && !peer_table_->is_abandoned()) return {};
+  if (links_end_ && parts_.has_descriptors() && !parts_.peer_table->is_abandoned()) return {};
   links_end_ = false;
   deactivate();
   return failure_;
 }
 
 void Communicator::end_links() {
-  if (peer_table_ == nullptr || !has_descriptors()) return;
+  if (parts_.peer_table == nullptr || !parts_.has_descriptors()) return;
   activate();
-  peer_table_->abandon();
-  while (!peer_table_->is_abandoned()) sched_yield();
+  parts_.peer_table->abandon();
+  while (!parts_.peer_table->is_abandoned()) sched_yield();
   deactivate();
 }
 
 Status Communicator::end_without_memory(const char* call) {
   const Status status = run_out_of_memory(call);
   if (queued() != 0) return status;  // what is active is the streams', which hear of it
-  if (!watch_->in_doubt()) (void)fail(status);
+  if (!parts_.watch->in_doubt()) (void)fail(status);
   if (!active_) return status;
   in_doubt_ = true;
   while (poll_failures().ok()) usleep(500);
@@ -232,12 +256,12 @@ Status Communicator::poll_failures() try {
   if (has_failed_.load(std::memory_order_relaxed)) return poll_end();
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (in_doubt_) {
-    context_.progress();  // the operation has not ended: others may wait for what it has sent
-    Status status = watch_->poll();
+    parts_.context.progress();  // the operation has not ended: others may wait for what it has sent
+    Status status = parts_.watch->poll();
     return status.ok() ? status : fail(std::move(status));
   }
-  Status status = watch_->check(call_->peer(), call_->steps());
-  in_doubt_ = watch_->in_doubt();
+  Status status = parts_.watch->check(parts_.call->peer(), parts_.call->steps());
+  in_doubt_ = parts_.watch->in_doubt();
   return status.ok() ? status : fail(std::move(status));
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -245,8 +269,8 @@ Status Communicator::poll_failures() try {
 }
 
 Backoff Communicator::backoff() const {
-  Backoff backoff(wait_policy_);
-  backoff.sleep_on(waits_.get(), host_ranks_ == 1);
+  Backoff backoff(parts_.wait_policy);
+  backoff.sleep_on(parts_.waits.get(), parts_.host_ranks == 1);
   return backoff;
 }
 
@@ -269,18 +293,30 @@ Status Communicator::run(const Operation& operation) {
   }
 }
 
+Status Communicator::allgather_bytes(Purpose purpose, const void* own, size_t bytes, std::byte* all) {
+  Operation operation;
+  operation.function = "an exchange of the library";
+  operation.collective = Collective::kAllGather;
+  operation.purpose = purpose;
+  operation.input = own;
+  operation.output = all;
+  operation.count = bytes;
+  operation.type = trUint8;
+  return run(operation);
+}
+
 Status Communicator::failure() const {
   if (gpu_side_ != nullptr) gpu_side_->find_failure();
-  return has_failed_.load(std::memory_order_acquire) ? failure_ : watch_->verdict();
+  return has_failed_.load(std::memory_order_acquire) ? failure_ : parts_.watch->verdict();
 }
 
 Status Communicator::settled_failure() const {
   Status known = failure();
-  return known.ok() ? watch_->settled_verdict() : known;
+  return known.ok() ? parts_.watch->settled_verdict() : known;
 }
 
 void Communicator::abort(const std::string& reason) {
-  watch_->propose({trRemoteError, reason});  // ends what waits by its deadline; without a wait none runs
+  parts_.watch->propose({trRemoteError, reason});  // ends what waits by its deadline; without a wait none runs
   if (gpu_side_ != nullptr) gpu_side_->abort();
 }
 
@@ -290,7 +326,7 @@ bool Communicator::is_needed() const {
 }
 
 bool Communicator::is_direct(const void* input, const void* output, size_t bytes) const {
-  if (!peer_table_->all_mapped()) return false;  // a peer maps no region over CMA or TCP
+  if (!parts_.peer_table->all_mapped()) return false;  // a peer maps no region over CMA or TCP
   return RegionTable::instance().find(input, bytes).id != 0 && RegionTable::instance().find(output, bytes).id != 0;
 }
 
