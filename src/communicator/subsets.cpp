@@ -26,12 +26,12 @@ class CallDeadline {
     status->waiting_for.store(0, std::memory_order_relaxed);
     if (timeout_ms > 0) watch->set_call_deadline(Clock::now() + std::chrono::milliseconds(timeout_ms));
   }
-  ~CallDeadline() { parts_->watch->set_call_deadline(Clock::time_point::max()); }
+  ~CallDeadline() { watch_->set_call_deadline(Clock::time_point::max()); }
   CallDeadline(const CallDeadline&) = delete;
   CallDeadline& operator=(const CallDeadline&) = delete;
 
  private:
-  Watch * parts_->watch;
+  Watch* watch_;
 };
 
 constexpr size_t kLookedAt = 32;  // members, in one look

@@ -35,7 +35,7 @@ class Subsets {
   Status shrink(const std::vector<uint32_t>& members, const Config& config, std::unique_ptr<Communicator>* result);
   // These ranks and new ones, `total` in all, which meet at the id that one of these gives.
   Status grow(uint32_t total, const trUniqueId* id, const Config& config, std::unique_ptr<Communicator>* result);
-  // Of the last shrink.
+  // The result of the last shrink.
   const Status& shrink_failure() const { return shrink_failure_; }
 
  private:
