@@ -358,7 +358,7 @@ PLANTED = [
     ("src/api/handles.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("src/core/log.cpp", '#include "transport/connection.h"\n', "transport/connection.h"),
     ("src/peers/peer_table.cpp", '#include "transport/cma/cma.h"\n', "transport/cma/cma.h: a transport is known by its row"),
-    ("src/communicator/create.cpp", "struct TcpThing {};\n", "names TcpThing: a transport is known by its row"),
+    ("src/communicator/creation.cpp", "struct TcpThing {};\n", "names TcpThing: a transport is known by its row"),
     ("src/gpu/devices.cpp", "bool f(Collective c) { return c == Collective::kBarrier; }\n", "is known by its row in algorithms"),
     ("tools/perf/main.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
     ("tools/schedule-dump.cpp", '#include "executor/reduce/reduce.h"\n', "executor/reduce/reduce.h"),
