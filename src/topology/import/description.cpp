@@ -72,7 +72,7 @@ class DescriptionReader {
     Handler handler;
     std::string_view form;
   };
-  static const Statement kStatements[];
+  static const Statement kStatements[7];
 
   template <class... Values>
   Status wrong(fmt::format_string<Values...> format, Values&&... values) const {
@@ -305,7 +305,7 @@ class DescriptionReader {
   std::vector<std::pair<uint32_t, uint32_t>> unnumbered_;             // GPUs: number in the host, node
 };
 
-const DescriptionReader::Statement DescriptionReader::kStatements[] = {
+const DescriptionReader::Statement DescriptionReader::kStatements[7] = {
     {"gpu", &DescriptionReader::devices, "gpu LIST\" or \"gpu LIST on PARTS at RATE"},
     {"nic", &DescriptionReader::devices, "nic LIST\" or \"nic LIST on PARTS at RATE"},
     {"link", &DescriptionReader::link, "link PART PART at RATE"},

@@ -52,7 +52,8 @@ Rows rows_of(const Network& network, bool by_class) {
   };
   std::map<std::tuple<std::pair<bool, uint32_t>, std::pair<bool, uint32_t>, double>, uint32_t> known;
   for (const Arc& arc : network.arcs) {
-    const auto [row, is_new] = known.insert({{end_of(arc.from), end_of(arc.to), arc.gbps}, known.size()});
+    const auto [row, is_new] =
+        known.insert({{end_of(arc.from), end_of(arc.to), arc.gbps}, static_cast<uint32_t>(known.size())});
     if (is_new) rows.capacities.push_back(0);
     rows.capacities[row->second] += arc.gbps;
     rows.of_arc.push_back(row->second);
