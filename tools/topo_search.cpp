@@ -77,9 +77,8 @@ void print_limit(const LinkGraph& graph, const SearchedGraph& found) {
   fmt::print("\nwhat limits the trees: each has at least {} edge{} between these {} parts\n", limit.parts.size() - 1,
              limit.parts.size() == 2 ? "" : "s", limit.parts.size());
   for (const auto& part : limit.parts) fmt::print("  GPU {}\n", numbers_of(graph, part));
-  fmt::print("and so uses these links {:.4g} time{} at least; together they carry {:.4g} GB/s{}\n", limit.times,
-             limit.times == 1 ? "" : "s", limit.gbps,
-             limit.parts.size() == 2 && limit.times < 1.1 ? " from one part to the other" : ", both ways counted");
+  fmt::print("which use these links {:.3g} time{} at least; the links carry {:.4g} GB/s each way in all\n", limit.times,
+             limit.times < 1.005 ? "" : "s", limit.gbps);
   std::map<std::tuple<LinkKind, std::string, std::string>, std::vector<std::string>> alike;
   for (const LimitingLink& limiting : limit.links) {
     const GraphLink& link = graph.links[limiting.link];

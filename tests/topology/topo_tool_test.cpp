@@ -118,7 +118,7 @@ TEST(TopoTool, PrintsRingsAndTreesOfADescription) {
        {"6 of kind gpu", "socket   cpu0 - cpu1, 32 GB/s (given)", "nvlink   gpu3 - gpu4, 50 GB/s (x2) (table)",
         "\nrings: 32 GB/s, 100 % of the bound", "\ntrees: 53.", "order", "parents",
         "each has at least 1 edge between these 2 parts", "\n  GPU 0 1 2\n", "\n  GPU 3 4 5\n",
-        "they carry 32 GB/s from one part to the other", "1 of socket, 32 GB/s: cpu0 - cpu1"})
+        "the links carry 32 GB/s each way in all", "1 of socket, 32 GB/s: cpu0 - cpu1"})
     EXPECT_TRUE(contains(outcome.output, part)) << part << " in\n" << outcome.output;
   EXPECT_FALSE(contains(topo(machine.option()).output, "limits")) << "without --explain";
 

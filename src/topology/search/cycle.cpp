@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kShorter = 1e-12;   // what counts as an improvement, in parts of the cycle's length
+constexpr size_t kMaxMoves = 20000;  // of one improvement
 constexpr uint32_t kMaxSegment = 3;  // of nodes that are moved together
 
 class LocalSearch {
@@ -51,9 +52,10 @@ class LocalSearch {
   }
 
   void improve() {
-    do {
-      least_ = kShorter * (1e-3 + cycle_length(distance_, count_, order_));
-    } while (move_a_segment() || reverse_a_segment());
+    for (size_t moves = 0; moves < kMaxMoves; ++moves) {
+      least_ = kShorter * cycle_length(distance_, count_, order_);
+      if (!move_a_segment() && !reverse_a_segment()) return;
+    }
   }
 
   // A segment of up to kMaxSegment nodes, as it is or reversed, to another place (Or-opt).
@@ -92,20 +94,19 @@ class LocalSearch {
 
   // All from one position to another, turned round (2-opt).
   bool reverse_a_segment() {
-    std::vector<double> ahead(count_, 0), back(count_, 0);
-    for (uint32_t i = 1; i < count_; ++i) {
-      ahead[i] = ahead[i - 1] + at(order_[i - 1], order_[i]);
-      back[i] = back[i - 1] + at(order_[i], order_[i - 1]);
-    }
-    for (uint32_t i = 1; i + 1 < count_; ++i)
+    for (uint32_t i = 1; i + 1 < count_; ++i) {
+      double ahead = 0, back = 0;  // no sums over more than the segment: a pair without a path would hide the rest
       for (uint32_t j = i + 1; j < count_; ++j) {
+        ahead += at(order_[j - 1], order_[j]);
+        back += at(order_[j], order_[j - 1]);
         const uint32_t before = order_[i - 1], after = node(j + 1);
-        const double now = at(before, order_[i]) + ahead[j] - ahead[i] + at(order_[j], after);
-        const double then = at(before, order_[j]) + back[j] - back[i] + at(order_[i], after);
+        const double now = at(before, order_[i]) + ahead + at(order_[j], after);
+        const double then = at(before, order_[j]) + back + at(order_[i], after);
         if (!(then < now - least_)) continue;
         std::reverse(order_.begin() + i, order_.begin() + j + 1);
         return true;
       }
+    }
     return false;
   }
 

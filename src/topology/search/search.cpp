@@ -127,15 +127,19 @@ class GraphSearch {
     TreeLimit limit;
     limit.parts.resize(*std::max_element(part.begin(), part.end()) + 1);
     for (size_t i = 0; i < gpus_.size(); ++i) limit.parts[part[i]].push_back(gpus_[i]);
-    const double largest = *std::max_element(prices.begin(), prices.end());
-    std::map<uint32_t, double> weights;
+    std::map<uint32_t, double> weights, worths;  // of links, both ways together: trees use them alike
     for (uint32_t arc = 0; arc < prices.size(); ++arc) {
-      if (prices[arc] < kCountsFor * largest) continue;
-      limit.gbps += prices[arc] / largest * network_.arcs[arc].gbps;
-      double& weight = weights[slowest_link(network_.arcs[arc])];
-      weight = std::max(weight, prices[arc] / largest);
+      const uint32_t link = slowest_link(network_.arcs[arc]);
+      weights[link] += prices[arc];
+      worths[link] += prices[arc] * network_.arcs[arc].gbps;
     }
-    for (const auto& [link, weight] : weights) limit.links.push_back({link, weight});
+    double largest = 0;
+    for (const auto& [link, weight] : weights) largest = std::max(largest, weight);
+    for (const auto& [link, weight] : weights) {
+      if (weight < kCountsFor * largest) continue;
+      limit.links.push_back({link, weight / largest});
+      limit.gbps += worths[link] / largest;
+    }
     limit.times = limit.gbps / trees.bound;
     return limit;
   }

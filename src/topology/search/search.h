@@ -53,8 +53,8 @@ struct LimitingLink {
 struct TreeLimit {
   std::vector<std::vector<uint32_t>> parts;  // nodes
   std::vector<LimitingLink> links;           // between them
-  double gbps = 0;                           // what the links carry, both ways together, each times its weight
-  double times = 0;  // how often each tree uses them at least, counted the same way; bound = gbps / times x 2(n-1)/n
+  double gbps = 0;                           // what the links carry each way, each times its weight
+  double times = 0;  // how many edges of a tree use them at least, counted alike: bound = gbps / times x 2(n-1)/n
 };
 
 struct SearchedGraph {
