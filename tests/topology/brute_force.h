@@ -49,6 +49,19 @@ inline LinkGraph random_transit_graph(std::mt19937_64& random, uint32_t gpus, ui
   return graph;
 }
 
+// `graph`, of GPUs alone, without all but some of them.
+inline LinkGraph only_gpus(const LinkGraph& graph, const std::vector<int32_t>& numbers) {
+  LinkGraph result = graph_with(static_cast<uint32_t>(numbers.size()), 0);
+  for (GraphLink link : graph.links) {
+    const auto a = std::find(numbers.begin(), numbers.end(), graph.nodes[link.a].number);
+    const auto b = std::find(numbers.begin(), numbers.end(), graph.nodes[link.b].number);
+    if (a == numbers.end() || b == numbers.end()) continue;
+    link.a = static_cast<uint32_t>(a - numbers.begin()), link.b = static_cast<uint32_t>(b - numbers.begin());
+    result.links.push_back(link);
+  }
+  return result;
+}
+
 // Bus bandwidth of trees of a graph of GPUs alone: the least, over all partitions, of what lies between the parts by
 // their number less one.
 inline double best_mesh_trees(const LinkGraph& graph) {

@@ -213,6 +213,27 @@ LinkGraph relabelled(const LinkGraph& graph, std::mt19937_64& random) {
   return result;
 }
 
+// Which of the GPUs are left decides much: all 247 sets of at least two.
+TEST(Search, EverySubsetOfADgx1AgainstBruteForce) {
+  const LinkGraph graph = graph_of(kDgx1Volta);
+  for (uint32_t set = 1; set < 256; ++set) {
+    SearchOptions options;
+    options.gpus.emplace();
+    for (int32_t gpu = 0; gpu < 8; ++gpu)
+      if ((set >> gpu & 1) != 0) options.gpus->push_back(gpu);
+    if (options.gpus->size() < 2) continue;
+    const LinkGraph alone = only_gpus(graph, *options.gpus);
+    const double trees = best_mesh_trees(alone), rings = best_mesh_rings(alone);
+    SCOPED_TRACE(fmt::format("GPUs {}: rings {}, trees {}", fmt::join(*options.gpus, " "), rings, trees));
+    SearchedGraph found;
+    const Status status = search_graph(graph, options, &found);
+    EXPECT_EQ(status.ok(), trees > 0) << status.message();
+    if (!status.ok()) continue;
+    expect_near(found, rings, trees, kRounded);
+    expect_sound(graph, found);
+  }
+}
+
 TEST(Search, NamesChangeNoBandwidth) {
   std::mt19937_64 random(test_seed());
   for (const Machine& machine : known_machines()) {
@@ -266,6 +287,11 @@ TEST(Search, TheLimitIsACutOrAllLinks) {
 
   found = searched(graph_of(nvswitch_hosts(3)));
   EXPECT_EQ(found.limit.parts.size(), 3u);
+
+  SearchOptions seven;
+  seven.gpus = {0, 1, 2, 3, 4, 5, 6};
+  found = searched(graph_of(kDgx1Volta), seven);
+  EXPECT_EQ(found.limit.parts.size(), 7u);
 }
 
 // GPU 1 is all that joins 0 and 2: a tree, and no ring.

@@ -98,7 +98,7 @@ std::vector<uint32_t> parts_at(const Network& network, const std::vector<double>
   double dearest = 0;
   for (uint32_t a = 0; a < network.gpus; ++a)
     for (uint32_t b = 0; b < network.gpus; ++b)
-      if (a != b) dearest = std::max(dearest, both(a, b));
+      if (both(a, b) < kUnreached) dearest = std::max(dearest, both(a, b));
   std::vector<uint32_t> part(network.gpus, UINT32_MAX);
   uint32_t parts = 0;
   for (uint32_t first = 0; first < network.gpus; ++first) {

@@ -11,8 +11,9 @@
 namespace treering::search {
 namespace {
 
-constexpr double kAsGood = 0.999;       // of the rate, for fewer channels or smaller shares
-constexpr uint32_t kMaxEachCount = 24;  // GPUs up to which every number of channels is tried
+constexpr double kAsGood = 0.999;      // of the rate, for fewer channels or smaller shares
+constexpr uint32_t kMaxExacting = 24;  // GPUs up to which no more than that may be lost
+constexpr double kGoodForMany = 0.98;  // of the rate: ends the search above
 constexpr size_t kPasses = 3;
 constexpr double kNothing = 1e-7;  // of a rate that is left out
 
@@ -77,8 +78,8 @@ Rounded round_packing(const Network& network, Pattern pattern, const Packing& pa
     if (fewer_channels || found.rate * kAsGood > best.rate) best = std::move(found);
   };
   if (columns_are_real) take(fewer(network, packing.columns, packing.rates, max_channels));
-  for (uint32_t count = 1; count <= max_channels && best.rate < packing.rate * kAsGood; ++count) {
-    if (network.gpus > kMaxEachCount && count % 4 != 0 && count > 2) continue;
+  const double enough = packing.rate * (network.gpus > kMaxExacting ? kGoodForMany : kAsGood);
+  for (uint32_t count = 1; count <= max_channels && best.rate < enough; ++count) {
     const std::vector<Column> columns = balanced_columns(network, pattern, count, packing.rate / count, kPasses);
     if (!columns.empty()) take(fewer(network, columns, best_rates(network, columns), max_channels));
   }

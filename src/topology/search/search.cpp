@@ -145,7 +145,9 @@ class GraphSearch {
   }
 
   uint32_t slowest_link(const search::Arc& arc) const {
-    const auto rate = [&](uint32_t link) { return std::min(graph_.links[link].gbps_ab, graph_.links[link].gbps_ba); };
+    const auto rate = [&](uint32_t link) {  // of two alike the same one for both directions
+      return std::pair(std::min(graph_.links[link].gbps_ab, graph_.links[link].gbps_ba), link);
+    };
     return *std::min_element(arc.links.begin(), arc.links.end(),
                              [&](uint32_t a, uint32_t b) { return rate(a) < rate(b); });
   }
