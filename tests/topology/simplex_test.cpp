@@ -48,7 +48,8 @@ void expect_optimal(const Programme& programme, const PackingProgramme& solved) 
     for (const RowEntry& entry : column) cost += prices[entry.row] * entry.value;
     EXPECT_GE(cost, 1 - 1e-6);
   }
-  EXPECT_NEAR(solved.value(), worth, 1e-5 * worth);
+  EXPECT_LE(solved.value(), worth * (1 + 1e-9));
+  EXPECT_GE(solved.value(), worth * (1 - 1e-4));
 }
 
 Programme random_programme(std::mt19937_64& random, size_t rows, size_t columns, bool same_capacities) {

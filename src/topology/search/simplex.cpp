@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kGain = 1e-9;         // a reduced cost from which a column enters
 constexpr double kMinPivot = 1e-9;     // of a direction
+constexpr double kMargin = 1e-13;      // of a capacity, for rounding
 constexpr double kPerturbed = 1e-7;    // of a right side
 constexpr double kRatioEqual = 1e-12;  // ratios that count as equal
 
@@ -64,7 +65,9 @@ void PackingProgramme::compute_prices() {
 // The variable with the largest gain; by Bland's rule the first one that has any.
 size_t PackingProgramme::entering(bool bland) const {
   size_t best = kNone;
-  double most = kGain;
+  double most = 0;
+  // Prices may be small altogether, where the rows that count are: what counts as below 0 follows them.
+  const double slack_gain = rows_ > 0 ? kGain * *std::max_element(dual_.begin(), dual_.end()) : 0;
   for (size_t variable = 0; variable < rows_ + columns_.size(); ++variable) {
     if (is_basic_[variable] != 0) continue;
     double gain = 0;
@@ -74,7 +77,7 @@ size_t PackingProgramme::entering(bool bland) const {
       gain = 1;
       for (const RowEntry& entry : columns_[variable - rows_]) gain -= dual_[entry.row] * entry.value;
     }
-    if (gain <= most) continue;
+    if (gain <= std::max(most, is_slack(variable) ? slack_gain : kGain)) continue;
     best = variable;
     if (bland) return best;
     most = gain;
@@ -114,7 +117,7 @@ void PackingProgramme::pivot(size_t row, size_t variable, const std::vector<doub
   is_basic_[variable] = 1;
   basis_[row] = variable;
   ++steps_;
-  if (++since_refactor_ >= kRefactorAfter) refactor();
+  if (++since_refactor_ >= std::max(kMinRefactorAfter, rows_)) refactor();
 }
 
 // Gauss-Jordan with the largest pivot of each column.
@@ -188,11 +191,25 @@ std::vector<double> PackingProgramme::amounts() const {
   compute_basic(std::vector<double>(rows_, 1.0), &basic);
   for (size_t row = 0; row < rows_; ++row)
     if (!is_slack(basis_[row])) result[basis_[row] - rows_] = std::max(basic[row], 0.0) * scale_;
-  double over = 1;
   for (size_t column = 0; column < columns_.size(); ++column)
     for (const RowEntry& entry : given_[column]) used[entry.row] += entry.value * result[column];
-  for (size_t row = 0; row < rows_; ++row) over = std::max(over, used[row] / capacities_[row]);
-  for (double& amount : result) amount /= over;
+  std::vector<double> most(rows_);  // what of the amounts in a row is kept
+  for (size_t row = 0; row < rows_; ++row) most[row] = std::min(1.0, capacities_[row] / used[row]);
+  for (size_t column = 0; column < columns_.size(); ++column) {
+    double kept = 1;
+    for (const RowEntry& entry : given_[column]) kept = std::min(kept, most[entry.row]);
+    for (const RowEntry& entry : given_[column]) used[entry.row] -= entry.value * result[column] * (1 - kept);
+    result[column] *= kept;
+  }
+  for (size_t column = 0; column < columns_.size(); ++column) {  // what that left free
+    if (result[column] <= 0) continue;
+    double more = scale_;
+    for (const RowEntry& entry : given_[column])
+      more = std::min(more, (capacities_[entry.row] * (1 - kMargin) - used[entry.row]) / entry.value);
+    if (more <= 0) continue;
+    for (const RowEntry& entry : given_[column]) used[entry.row] += entry.value * more;
+    result[column] += more;
+  }
   return result;
 }
 

@@ -7,8 +7,8 @@
 //
 // - Cycling: right sides are made to differ by up to 1e-7 of themselves, and after kMaxStall steps that gain nothing
 //   the rule is Bland's.
-// - Drift: the inverse is computed anew every kRefactorAfter steps.
-// - amounts() obey the true right sides: they are scaled down by what little they are above them.
+// - Drift: the inverse is computed anew every kMinRefactorAfter steps, or more where there are more rows.
+// - amounts() obey the true right sides: columns in a row that is a little too full get less.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class PackingProgramme {
  private:
   static constexpr size_t kNone = SIZE_MAX;
   static constexpr size_t kMaxStall = 60;
-  static constexpr size_t kRefactorAfter = 100;
+  static constexpr size_t kMinRefactorAfter = 100;
 
   bool is_slack(size_t variable) const { return variable < rows_; }
   void entries_into(size_t variable, std::vector<double>* dense) const;
