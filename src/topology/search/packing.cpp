@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kBeginWith = 6;             // columns
 constexpr size_t kBeginPasses = 1;           // of their balance
-constexpr double kLevel = 1e-3;              // of the value: what is added to all prices, so that no arc is free
+constexpr double kInertia = 0.7;             // the part of the prices that stays
 constexpr double kImproves = 1e-7;           // of a column's price of 1
 constexpr uint32_t kMaxExactEachRound = 10;  // GPUs
 constexpr size_t kKicksOfARound = 6;
@@ -46,31 +46,38 @@ class Generation {
       if (pattern_ == Pattern::kTree || network_.gpus <= kMaxExactCycle) result_.bound = 0;
       return std::move(result_);
     }
-    bool level = true;
+    centre_ = evenly_priced();
+    size_t in_vain = 0;  // rounds since the last one that gave a better column
     for (; result_.rounds < limits_.max_rounds; ++result_.rounds) {
       programme_.solve();
       const double value = programme_.value();
       if (value >= result_.bound * (1 - limits_.gap)) break;
-      const std::vector<double> duals = prices_of_arcs(0), prices = level ? prices_of_arcs(kLevel * value) : duals;
-      const bool improved = generate(prices, duals);
-      if (improved) continue;
-      if (!level) break;  // the optimum, as far as the search for cycles goes
-      level = false;
+      const double inertia = std::max(0.0, 1 - (1 - kInertia) * static_cast<double>(in_vain + 1));
+      const std::vector<double> duals = dual_prices();
+      std::vector<double> prices = duals;
+      for (size_t arc = 0; arc < prices.size(); ++arc)
+        prices[arc] = (1 - inertia) * duals[arc] / value + inertia * centre_[arc];
+      in_vain = generate(prices, duals) ? 0 : in_vain + 1;
+      if (in_vain > 0 && inertia == 0) break;  // the optimum, as far as the search for cycles goes
     }
     programme_.solve();
     result_.rates = programme_.amounts();
     result_.rate = programme_.value();
-    if (result_.prices.empty()) result_.prices = prices_of_arcs(0);
+    result_.prices = centre_;
     return std::move(result_);
   }
 
  private:
-  std::vector<double> prices_of_arcs(double level) const {
+  std::vector<double> dual_prices() const {
     const std::vector<double> of_row = programme_.prices();
     std::vector<double> result;
-    for (size_t arc = 0; arc < network_.arcs.size(); ++arc)
-      result.push_back(of_row[rows_.of_arc[arc]] +
-                       level / (static_cast<double>(network_.arcs.size()) * network_.arcs[arc].gbps));
+    for (uint32_t row : rows_.of_arc) result.push_back(of_row[row]);
+    return result;
+  }
+
+  std::vector<double> evenly_priced() const {
+    std::vector<double> result;
+    for (const Arc& arc : network_.arcs) result.push_back(1 / (static_cast<double>(network_.arcs.size()) * arc.gbps));
     return result;
   }
 
@@ -83,7 +90,7 @@ class Generation {
     result_.columns.push_back(std::move(column));
   }
 
-  // Columns that are cheap at `prices`, and the bound that these prices prove. Whether one improves the solution, whose
+  // Columns that are cheap at `prices` (as centre_), and the bound that these prices prove. Whether one improves the solution, whose
   // prices are `duals`.
   bool generate(const std::vector<double>& prices, const std::vector<double>& duals) {
     paths_.find(prices);
@@ -123,12 +130,10 @@ class Generation {
 
   void prove(const std::vector<double>& prices, double cheapest) {
     if (cheapest <= 0) return;
-    double worth = 0;
-    for (size_t arc = 0; arc < prices.size(); ++arc) worth += prices[arc] * network_.arcs[arc].gbps;
-    if (worth / cheapest >= proved_) return;
-    proved_ = worth / cheapest;
+    if (1 / cheapest >= proved_) return;
+    proved_ = 1 / cheapest;
     result_.bound = std::min(result_.bound, proved_);
-    result_.prices = prices;
+    centre_ = prices;
   }
 
   const Network& network_;
@@ -137,8 +142,11 @@ class Generation {
   const Rows rows_;
   PackingProgramme programme_;
   Paths paths_;
-  Packing result_;
-  double proved_ = std::numeric_limits<double>::infinity();  // by result_.prices
+  Packing
+      result_;  // The dual solution jumps from round to round. Prices that lie between it and those with the best bound so far give
+  // better columns, and the bound sooner.
+  std::vector<double> centre_;                               // of all arcs together: sum(price * capacity) = 1
+  double proved_ = std::numeric_limits<double>::infinity();  // the bound that they prove
 };
 
 }  // namespace
