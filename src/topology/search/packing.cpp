@@ -20,6 +20,7 @@ constexpr double kInertia = 0.7;             // the part of the prices that stay
 constexpr double kImproves = 1e-7;           // of a column's price of 1
 constexpr uint32_t kMaxExactEachRound = 10;  // GPUs
 constexpr size_t kKicksOfARound = 6;
+constexpr size_t kKicksAtLast = 150;  // where no cycle was found that improves
 
 double cost_of(const Column& column, const std::vector<double>& prices) {
   double sum = 0;
@@ -110,6 +111,7 @@ class Generation {
       if (!improved) improved = add_ring(shortest, duals);
     } else if (gpus > kMaxExactCycle) {
       prove(prices, cycle_lower_bound(distances, gpus));
+      if (!improved) improved = add_ring(short_cycle(distances, gpus, kKicksAtLast), duals);
     }
     return improved;
   }
@@ -155,7 +157,8 @@ Packing pack(const Network& network, Pattern pattern, double known_bound, const 
   return Generation(network, pattern, known_bound, limits).run();
 }
 
-std::vector<double> best_rates(const Network& network, const std::vector<Column>& columns) {
+std::vector<double> best_rates(const Network& network, const std::vector<Column>& columns,
+                               std::vector<double>* prices) {
   PackingProgramme programme(network.capacities());
   for (const Column& column : columns) {
     std::vector<RowEntry> entries;
@@ -163,6 +166,7 @@ std::vector<double> best_rates(const Network& network, const std::vector<Column>
     programme.add_column(std::move(entries));
   }
   programme.solve();
+  if (prices != nullptr) *prices = programme.prices();
   return programme.amounts();
 }
 

@@ -33,7 +33,9 @@ struct Packing {
 // `known_bound` is an upper bound that the caller has, as by a cut. No columns: there is no ring (no tree).
 Packing pack(const Network& network, Pattern pattern, double known_bound, const PackingLimits& limits);
 
-// The best rates of `columns` alone.
-std::vector<double> best_rates(const Network& network, const std::vector<Column>& columns);
+// The best rates of `columns` alone. `prices`, where it is given, are those of the arcs, by which a better column would
+// be found.
+std::vector<double> best_rates(const Network& network, const std::vector<Column>& columns,
+                               std::vector<double>* prices = nullptr);
 
 }  // namespace treering::search

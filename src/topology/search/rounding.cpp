@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "topology/search/balance.h"
+#include "topology/search/cycle.h"
 
 namespace treering::search {
 namespace {
@@ -15,6 +16,10 @@ constexpr double kAsGood = 0.999;      // of the rate, for fewer channels or sma
 constexpr uint32_t kMaxExacting = 24;  // GPUs up to which no more than that may be lost
 constexpr double kGoodForMany = 0.98;  // of the rate: ends the search above
 constexpr size_t kPasses = 3;
+constexpr size_t kMaxExchanges = 60;
+constexpr size_t kAttempts = 4;  // columns to put in, and places for each
+constexpr size_t kKicksOfAnExchange = 3;
+constexpr double kGains = 1 + 1e-6;
 constexpr double kNothing = 1e-7;  // of a rate that is left out
 
 // What the columns carry with these shares.
@@ -46,6 +51,64 @@ Rounded with_shares(const Network& network, const std::vector<Column>& columns, 
     if (best_shares[i] > 0) result.channels.push_back({columns[i], best_shares[i] / common});
   return result;
 }
+
+double sum_of(const std::vector<double>& rates) { return std::accumulate(rates.begin(), rates.end(), 0.0); }
+
+// Puts columns that are cheap at the others' prices in place of those with the least rates, while that gains something.
+class Exchange {
+ public:
+  Exchange(const Network& network, Pattern pattern, std::vector<Column> columns, double enough)
+      : network_(network), pattern_(pattern), paths_(network), columns_(std::move(columns)), enough_(enough) {}
+
+  std::vector<Column> run(std::vector<double>* rates) {
+    *rates = best_rates(network_, columns_, &prices_);
+    for (size_t round = 0; round < kMaxExchanges && sum_of(*rates) < enough_; ++round)
+      if (!exchange_one(rates, round)) break;
+    return std::move(columns_);
+  }
+
+ private:
+  // Prices of nothing are lifted, by more in each attempt, so that the attempts differ.
+  Column cheap_column(size_t attempt) {
+    std::vector<double> prices = prices_;
+    const double lift = 1e-3 * std::pow(4.0, static_cast<double>(attempt));
+    for (size_t arc = 0; arc < prices.size(); ++arc)
+      prices[arc] += lift / (static_cast<double>(prices.size()) * network_.arcs[arc].gbps) * enough_;
+    paths_.find(prices);
+    const std::vector<double>& distances = paths_.distances();
+    if (pattern_ == Pattern::kTree) return tree_column(paths_, lightest_tree(distances, network_.gpus));
+    const std::vector<uint32_t> order = short_cycle(distances, network_.gpus, kKicksOfAnExchange);
+    if (cycle_length(distances, network_.gpus, order) >= kUnreached) return {};
+    return ring_column(paths_, order);
+  }
+
+  bool exchange_one(std::vector<double>* rates, size_t round) {
+    std::vector<size_t> by_rate(rates->size());
+    std::iota(by_rate.begin(), by_rate.end(), size_t{0});
+    std::stable_sort(by_rate.begin(), by_rate.end(), [&](size_t a, size_t b) { return (*rates)[a] < (*rates)[b]; });
+    for (size_t attempt = 0; attempt < kAttempts; ++attempt) {
+      Column column = cheap_column(attempt + round % 2);
+      if (column.hops.empty()) continue;
+      for (size_t i = 0; i < std::min(kAttempts, by_rate.size()); ++i) {
+        std::swap(columns_[by_rate[i]], column);
+        std::vector<double> prices, now = best_rates(network_, columns_, &prices);
+        if (sum_of(now) > sum_of(*rates) * kGains) {
+          *rates = std::move(now), prices_ = std::move(prices);
+          return true;
+        }
+        std::swap(columns_[by_rate[i]], column);
+      }
+    }
+    return false;
+  }
+
+  const Network& network_;
+  const Pattern pattern_;
+  Paths paths_;
+  std::vector<Column> columns_;
+  const double enough_;
+  std::vector<double> prices_;
+};
 
 // Drops columns with the least rates until `most` are left, and gives the others the best rates that they can have.
 Rounded fewer(const Network& network, std::vector<Column> columns, std::vector<double> rates, uint32_t most) {
@@ -82,6 +145,15 @@ Rounded round_packing(const Network& network, Pattern pattern, const Packing& pa
   for (uint32_t count = 1; count <= max_channels && best.rate < enough; ++count) {
     const std::vector<Column> columns = balanced_columns(network, pattern, count, packing.rate / count, kPasses);
     if (!columns.empty()) take(fewer(network, columns, best_rates(network, columns), max_channels));
+  }
+  if (!best.channels.empty() && best.rate < enough && network.gpus <= kMaxExacting) {
+    std::vector<Column> columns;
+    for (const SharedColumn& channel : best.channels) columns.push_back(channel.column);
+    // Where there is room for more, a second one of each makes it: what is put in may differ.
+    for (size_t i = 0; columns.size() < max_channels; ++i) columns.push_back(Column(columns[i]));
+    std::vector<double> rates;
+    columns = Exchange(network, pattern, std::move(columns), packing.rate).run(&rates);
+    take(fewer(network, std::move(columns), std::move(rates), max_channels));
   }
   return best;
 }

@@ -10,7 +10,7 @@
 
 namespace treering::search {
 
-inline constexpr uint32_t kMaxShare = 16;
+inline constexpr uint32_t kMaxShare = 32;
 
 struct SharedColumn {
   Column column;
