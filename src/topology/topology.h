@@ -21,7 +21,18 @@
 
 namespace treering {
 
-enum class NodeKind : uint8_t { kMachine, kPackage, kNumaNode, kCache, kCore, kGpu, kNic, kPciBridge, kNvSwitch, kNetwork };
+enum class NodeKind : uint8_t {
+  kMachine,
+  kPackage,
+  kNumaNode,
+  kCache,
+  kCore,
+  kGpu,
+  kNic,
+  kPciBridge,
+  kNvSwitch,
+  kNetwork
+};
 enum class LinkKind : uint8_t { kMemoryBus, kSocket, kPcie, kNvlink, kXgmi, kNetwork };
 
 // One lower-case word each: "package", "socket".
