@@ -12,6 +12,7 @@
 #include "arguments.h"
 #include "communicator/needs.h"
 #include "core/config.h"
+#include "topo_search.h"
 #include "topology/detect.h"
 #include "topology/location.h"
 #include "topology/topology.h"
@@ -189,10 +190,24 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1u, 4u))
       ->needs(laid_out);
   app.add_flag("--json", json, "machine-readable output");
+  treering::tools::TopoSearch search;
+  auto* import = app.add_option("--import", search.path, "search rings and trees of a machine described by hand");
+  import->excludes(synthetic)->excludes("--xml")->excludes(laid_out);
+  app.add_option("--gpus", search.gpus, "search these GPUs alone: 0-3,6")->needs(import);
+  app.add_option("--channels", search.channels, "round to at most so many channels (1 to 32; default 16)")
+      ->check(CLI::Range(1u, treering::kMaxSearchedChannels))
+      ->needs(import);
+  app.add_flag("--explain", search.explain, "say what limits the trees")->needs(import);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return treering::tools::refuse(app, error, treering::tools::text_of(app, error));
+  }
+  if (import->count() > 0) {
+    search.json = json;
+    const treering::Status status = print_search(search);
+    if (!status.ok()) fmt::print(stderr, "error: {}\n", status.message());
+    return status.ok() ? 0 : kBadInput;
   }
   Topology topology;
   if (const treering::Status status = treering::detect_topology(options, &topology); !status.ok()) {

@@ -24,6 +24,10 @@ const char* name_of(NodeKind kind) {
       return "nic";
     case NodeKind::kPciBridge:
       return "bridge";
+    case NodeKind::kNvSwitch:
+      return "nvswitch";
+    case NodeKind::kNetwork:
+      return "network";
   }
   return "unknown";
 }
@@ -38,6 +42,8 @@ const char* name_of(LinkKind kind) {
       return "pcie";
     case LinkKind::kNvlink:
       return "nvlink";
+    case LinkKind::kXgmi:
+      return "xgmi";
     case LinkKind::kNetwork:
       return "network";
   }

@@ -3,8 +3,7 @@
 //
 // Nodes form a tree by containment (`parent`); links carry what moves between nodes. Detection fills in what
 // it knows and leaves the rest unknown: an index is -1, a size, bandwidth or latency 0, and nothing that
-// reads a Topology may rely on more. Searches over links (NVLink, PCIe, networks) work on this type, so an
-// accelerator, a switch or a network port is a node like any other.
+// reads a Topology may rely on more. What searches for rings and trees read is a LinkGraph (graph.h).
 //
 //   machine
 //   +- package 0 ------ socket ------ package 1        containment: lines going down
@@ -22,8 +21,19 @@
 
 namespace treering {
 
-enum class NodeKind : uint8_t { kMachine, kPackage, kNumaNode, kCache, kCore, kGpu, kNic, kPciBridge };
-enum class LinkKind : uint8_t { kMemoryBus, kSocket, kPcie, kNvlink, kNetwork };
+enum class NodeKind : uint8_t {
+  kMachine,
+  kPackage,
+  kNumaNode,
+  kCache,
+  kCore,
+  kGpu,
+  kNic,
+  kPciBridge,
+  kNvSwitch,
+  kNetwork
+};
+enum class LinkKind : uint8_t { kMemoryBus, kSocket, kPcie, kNvlink, kXgmi, kNetwork };
 
 // One lower-case word each: "package", "socket".
 const char* name_of(NodeKind kind);

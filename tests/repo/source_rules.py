@@ -55,6 +55,8 @@ MANY_FILES = ["algorithms"]  # a file for each algorithm
 TOOL_ARROWS = {
     "schedule-dump.cpp": ["topology", "algorithms", "core"],
     "treering_topo.cpp": ["topology", "algorithms", "core", "communicator/needs.h"],
+    "topo_search.h": ["topology", "core"],
+    "topo_search.cpp": ["topology", "core"],
 }
 MAX_LINES = 500
 MAX_SLEEP = 15  # seconds, in all of tests/

@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -86,6 +91,104 @@ TEST(TopoTool, BadInputNamesTheValueAndExitsWith2) {
   }
   EXPECT_EQ(topo("--help").exit_code, 0);
   EXPECT_EQ(topo("--ranks 1024").exit_code, 0);
+}
+
+// A description in a file, while it lives.
+class Described {
+ public:
+  explicit Described(const std::string& text) : path_(testing::TempDir() + "/topo_tool_test.txt") {
+    std::ofstream(path_) << text;
+  }
+  ~Described() { std::remove(path_.c_str()); }
+  std::string option() const { return "--import '" + path_ + "' "; }
+
+ private:
+  const std::string path_;
+};
+
+const char* const kTwoSockets =
+    "gpu 0-2 on cpu0 at 50\ngpu 3-5 on cpu1 at 50\nlink cpu0 cpu1 at 32\n"
+    "nvlink 0 1 x2\nnvlink 0 2 x2\nnvlink 1 2 x2\nnvlink 3 4 x2\nnvlink 3 5 x2\nnvlink 4 5 x2\n";
+
+TEST(TopoTool, PrintsRingsAndTreesOfADescription) {
+  const Described machine(kTwoSockets);
+  const Outcome outcome = topo(machine.option() + "--explain");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* part :
+       {"6 of kind gpu", "socket   cpu0 - cpu1, 32 GB/s (given)", "nvlink   gpu3 - gpu4, 50 GB/s (x2) (table)",
+        "\nrings: 32 GB/s, 100 % of the bound", "\ntrees: 53.", "order", "parents",
+        "each has at least 1 edge between these 2 parts", "\n  GPU 0 1 2\n", "\n  GPU 3 4 5\n",
+        "the links carry 32 GB/s each way in all", "1 of socket, 32 GB/s: cpu0 - cpu1"})
+    EXPECT_TRUE(contains(outcome.output, part)) << part << " in\n" << outcome.output;
+  EXPECT_FALSE(contains(topo(machine.option()).output, "limits")) << "without --explain";
+
+  const Outcome some = topo(machine.option() + "--gpus 0-1,3 --channels 1");
+  EXPECT_TRUE(contains(some.output, "among 3 GPUs: 0 1 3")) << some.output;
+  EXPECT_TRUE(contains(some.output, "by 1 channel;")) << some.output;
+}
+
+// What the hops of `pattern` load, by the paths alone, is within what each link carries; some link is full.
+void expect_loads_fit(const nlohmann::json& json, const std::string& pattern) {
+  std::map<std::pair<uint32_t, uint32_t>, double> loads, capacities;  // from one node to another one
+  double rates = 0, fullest = 0;
+  for (const auto& link : json["graph"]["links"]) {
+    capacities[{link["a"], link["b"]}] += link["gbps_ab"].get<double>();
+    capacities[{link["b"], link["a"]}] += link["gbps_ba"].get<double>();
+  }
+  for (const auto& channel : json[pattern]["channels"]) {
+    rates += channel["gbps"].get<double>();
+    for (const auto& hop : channel["hops"]) {
+      const std::vector<uint32_t> path = hop["path"];
+      ASSERT_EQ(path.size(), hop["links"].size() + 1);
+      EXPECT_EQ(path.front(), hop["from"]);
+      EXPECT_EQ(path.back(), hop["to"]);
+      for (size_t i = 0; i + 1 < path.size(); ++i) loads[{path[i], path[i + 1]}] += channel["gbps"].get<double>();
+    }
+  }
+  for (const auto& [ends, load] : loads) {
+    ASSERT_EQ(capacities.count(ends), 1u) << ends.first << " " << ends.second;
+    EXPECT_LE(load, capacities[ends] * (1 + 1e-9)) << ends.first << " " << ends.second;
+    fullest = std::max(fullest, load / capacities[ends]);
+  }
+  EXPECT_GT(fullest, 0.999) << pattern << " could be faster";
+  const double gpus = static_cast<double>(json["gpus"].size());
+  EXPECT_NEAR(rates * (pattern == "rings" ? 1 : 2 * (gpus - 1) / gpus), json[pattern]["gbps"].get<double>(), 1e-6);
+}
+
+TEST(TopoTool, JsonHasThePathOfEveryHop) {
+  for (const char* text : {kTwoSockets,
+                           "hosts 2\nnvswitch gpus 0-3 at 450\nnic 0-3 on 0-3 at 50\n"
+                           "network nics 0-3 at 50\nend\n"}) {
+    const Described machine(text);
+    const Outcome outcome = topo(machine.option() + "--json");
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const auto json = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(json["graph"]["nodes"][json["gpus"][1].get<size_t>()]["gpu"], 1);
+    EXPECT_GE(json["rings"]["bound_gbps"], json["rings"]["gbps"]);
+    EXPECT_GE(json["tree_limit"]["parts"].size(), 2u);
+    expect_loads_fit(json, "rings");
+    expect_loads_fit(json, "trees");
+  }
+}
+
+TEST(TopoTool, WrongDescriptionsAndOptionsExitWith2) {
+  const Described wrong(std::string(kTwoSockets) + "nvlink 0 9 x2\n");
+  const std::pair<std::string, const char*> cases[] = {
+      {wrong.option(), "topo_tool_test.txt:10: gpu9 is not declared"},
+      {"--import /no/such.txt", "error: /no/such.txt cannot be read"},
+      {wrong.option() + "--xml x.xml", "--xml"},
+      {"--explain", "--import"},
+      {"--gpus 0-1", "--import"},
+  };
+  for (const auto& [arguments, named] : cases) {
+    const Outcome outcome = topo(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments << "\n" << outcome.output;
+    EXPECT_TRUE(contains(outcome.output, named)) << arguments << "\n" << outcome.output;
+  }
+  const Described good(kTwoSockets);
+  EXPECT_TRUE(contains(topo(good.option() + "--gpus 0-7").output, "there is no GPU 6 in the graph"));
+  EXPECT_TRUE(contains(topo(good.option() + "--gpus cpu0").output, "--gpus: \"cpu0\" is no list of GPUs"));
+  EXPECT_EQ(topo(good.option() + "--channels 33").exit_code, 2);
 }
 
 // Each rail has queue pairs of its own, and locks all of the memory.
