@@ -11,6 +11,7 @@
 
 #include "bootstrap/membership.h"
 #include "communicator/creation.h"
+#include "communicator/recording.h"
 #include "core/process.h"
 
 namespace treering {
@@ -75,6 +76,7 @@ Communicator::~Communicator() {
     const Status known = parts_.watch->known_failure();
     parts_.membership->leave_because(known.ok() || subsets_.shrink_failure().ok() ? known : subsets_.shrink_failure());
   }
+  end_recording(&parts_);
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
   if (parts_.memory.is_mapped())
@@ -90,7 +92,10 @@ Status Communicator::check(Operation* operation) {
 }
 
 Status Communicator::begin(const Operation& operation) try {
-  if (has_failed_.load(std::memory_order_relaxed)) return failure_;
+  const bool is_recorded = parts_.recorder != nullptr;
+  if (is_recorded) [[unlikely]]
+    record_begin(operation, &parts_);
+  if (has_failed_.load(std::memory_order_relaxed)) return failed();
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (Status verdict = parts_.watch->verdict(); !verdict.ok()) return fail(std::move(verdict));
   activate();
@@ -102,6 +107,8 @@ Status Communicator::begin(const Operation& operation) try {
     in_doubt_ = true;  // it fails when it is known why
   else
     parts_.call->begin(operation, parts_.selection->constraints_of(operation));
+  if (is_recorded && !in_doubt_) [[unlikely]]
+    record_start(&parts_);
   return {};
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -113,7 +120,12 @@ Progress Communicator::advance() try {
     return Progress::kBlocked;
   switch (const Progress progress = parts_.call->advance()) {
     case Progress::kBlocked:
+      if (parts_.recorder != nullptr) [[unlikely]]
+        parts_.recorder->blocked(parts_.call->peer());
+      return progress;
     case Progress::kMoved:
+      if (parts_.recorder != nullptr) [[unlikely]]
+        parts_.recorder->moved();
       return progress;
     case Progress::kDone:
       finish();
@@ -163,6 +175,13 @@ void Communicator::finish() {
     parts_.context.status->completed.store(parts_.call->number(), std::memory_order_release);
   parts_.context.status->waiting_for.store(0, std::memory_order_relaxed);
   deactivate();
+  if (parts_.recorder != nullptr) [[unlikely]]
+    parts_.recorder->end(false);
+}
+
+Status Communicator::failed() {
+  if (parts_.recorder != nullptr) parts_.recorder->end(true);
+  return failure_;
 }
 
 void Communicator::activate() {
@@ -230,7 +249,7 @@ Status Communicator::poll_end() {
   if (links_end_ && parts_.has_descriptors() && !parts_.peer_table->is_abandoned()) return {};
   links_end_ = false;
   deactivate();
-  return failure_;
+  return failed();
 }
 
 void Communicator::end_links() {
@@ -260,6 +279,7 @@ Status Communicator::poll_failures() try {
     Status status = parts_.watch->poll();
     return status.ok() ? status : fail(std::move(status));
   }
+  if (parts_.recorder != nullptr) parts_.recorder->look();
   Status status = parts_.watch->check(parts_.call->peer(), parts_.call->steps());
   in_doubt_ = parts_.watch->in_doubt();
   return status.ok() ? status : fail(std::move(status));

@@ -41,6 +41,8 @@ void ActiveCall::begin(const Operation& operation, uint32_t constraints) {
     choice = &schedules_->choose(operation.collective, bytes, constraints);
   }
   way_ = way_of(operation, choice);
+  choice_ = choice;
+  operation_ = &operation;
   if (way_ == Way::kMailbox) return start_mailbox(operation, constraints);
   fill(operation, constraints);
   regions_.begin_call();
@@ -217,6 +219,20 @@ uint32_t ActiveCall::peer() const {
       break;
   }
   return execution_.peer();
+}
+
+size_t ActiveCall::bytes() const {
+  if (!operation_->pairs) return operation_->elements(context_->ranks) * call_.type_size;
+  size_t bytes = 0;
+  for (const Lane& lane : call_.lanes)
+    for (const LaneItem& item : lane.items) bytes += item.count;
+  for (const Transfer& transfer : operation_->eager_transfers) bytes += transfer.bytes;
+  return bytes;
+}
+
+const char* ActiveCall::algorithm() const {
+  if (choice_ != nullptr) return choice_->candidate.algorithm->name;
+  return way_ == Way::kEager ? "eager" : "lanes";
 }
 
 const std::optional<TransferSizes>& ActiveCall::differing_sizes() const {
