@@ -69,7 +69,7 @@ struct ExecutorContext {
   std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
   // Where messages wait in this process, and whose; empty with mapped connections alone.
   std::vector<std::pair<uint32_t, SendQueue*>> queues;
-  ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
+  ConnectionMaker* maker = nullptr;       // of those that are not there; outlives the context's use
   std::atomic<uint64_t>* sent = nullptr;  // by rank: bytes of messages; nullptr: they are not counted
   std::array<StagingPool, kMaxChannels> pools;
 

@@ -24,8 +24,9 @@ class Counter {
 
 // Upper bounds of the histogram of durations, in nanoseconds; what is above the last one has a bucket of its own.
 inline constexpr std::array<uint64_t, 17> kDurationBounds = {
-    300,        1'000,       3'000,       10'000,      30'000,        100'000,       300'000,       1'000'000,     3'000'000,
-    10'000'000, 30'000'000,  100'000'000, 300'000'000, 1'000'000'000, 3'000'000'000, 10'000'000'000, 30'000'000'000};
+    300,         1'000,         3'000,         10'000,         30'000,        100'000,
+    300'000,     1'000'000,     3'000'000,     10'000'000,     30'000'000,    100'000'000,
+    300'000'000, 1'000'000'000, 3'000'000'000, 10'000'000'000, 30'000'000'000};
 inline constexpr size_t kDurationBuckets = kDurationBounds.size() + 1;
 
 inline size_t bucket_of(uint64_t ns) {
@@ -59,9 +60,9 @@ struct CommunicatorCounters {
 
   const CounterLabels labels;
   std::vector<KindCounters> kinds;
-  std::vector<Counter> waited_for;         // by rank; the own one: for no rank in particular
+  std::vector<Counter> waited_for;          // by rank; the own one: for no rank in particular
   std::vector<std::atomic<uint64_t>> sent;  // by rank: bytes of messages; written as a Counter is
-  Counter sent_to_each;                    // bytes that went to each of the other ranks
+  Counter sent_to_each;                     // bytes that went to each of the other ranks
 };
 
 }  // namespace treering

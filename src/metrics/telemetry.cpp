@@ -88,15 +88,17 @@ void Telemetry::start_metrics(const std::string& option) {
   }
   const uint32_t port = metrics_port(option, place_);
   OpenFile socket;
-  Status status(trInvalidArgument, fmt::format("process {} of this host would have a port above 65535", place_.on_host));
+  Status status(trInvalidArgument,
+                fmt::format("process {} of this host would have a port above 65535", place_.on_host));
   if (port != 0) status = listen_on_loopback(port, &socket);
   if (status.ok() && start_background_thread("treering-http", kWriterStackBytes,
                                              [=, this] { serve_metrics(socket, [this] { return metrics_text(); }); }))
     return;
   if (status.ok()) status = {trSystemError, "its thread could not be started (see ulimit -u)"};
-  warn_once(fmt::format("TREERING_METRICS is '{}': {}; the metrics of rank {}'s process are not served. Choose a port "
-                        "that is free, with as many after it as the host has processes",
-                        option, status.message(), place_.rank));
+  warn_once(
+      fmt::format("TREERING_METRICS is '{}': {}; the metrics of rank {}'s process are not served. Choose a port "
+                  "that is free, with as many after it as the host has processes",
+                  option, status.message(), place_.rank));
 }
 
 void Telemetry::start_trace(const std::string& directory) {
@@ -104,9 +106,10 @@ void Telemetry::start_trace(const std::string& directory) {
   trace_path_ = directory + "/" + trace_name(place_);
   traced_process_ = {place_.host, identity_of_clock(), place_.pid, place_.rank};
   if (const Status made = make_trace_file(directory, trace_name(place_), &trace_file_); !made.ok())
-    return warn_once(fmt::format("TREERING_TRACE is '{}': {}; rank {}'s process is not traced. Name a directory that this "
-                                 "process may write",
-                                 directory, made.message(), place_.rank));
+    return warn_once(
+        fmt::format("TREERING_TRACE is '{}': {}; rank {}'s process is not traced. Name a directory that this "
+                    "process may write",
+                    directory, made.message(), place_.rank));
   write_trace(trace_head(traced_process_));
 }
 
@@ -146,9 +149,10 @@ void Telemetry::write_metrics() {
   const std::string text = metrics_text();
   const Status written = replace_file(metrics_path_, text);
   if (written.ok()) return;
-  warn_once(fmt::format("TREERING_METRICS is '{}': {}; the job goes on without the file. Name a file in a directory that "
-                        "exists and that this process may write",
-                        metrics_option_, written.message()));
+  warn_once(
+      fmt::format("TREERING_METRICS is '{}': {}; the job goes on without the file. Name a file in a directory that "
+                  "exists and that this process may write",
+                  metrics_option_, written.message()));
 }
 
 void Telemetry::take_events(const Entry& entry, std::string* text) {
@@ -178,8 +182,8 @@ void Telemetry::write_trace(const std::string& text) {
   if (status.ok()) return;
   trace_file_.close_if_same();
   trace_file_ = {};
-  warn_once(fmt::format("TREERING_TRACE is '{}': cannot write '{}': {}; the trace ends here", trace_option_, trace_path_,
-                        status.message()));
+  warn_once(fmt::format("TREERING_TRACE is '{}': cannot write '{}': {}; the trace ends here", trace_option_,
+                        trace_path_, status.message()));
 }
 
 void Telemetry::end(const std::shared_ptr<CallRecorder>& recorder) {
@@ -190,8 +194,8 @@ void Telemetry::end(const std::shared_ptr<CallRecorder>& recorder) {
 bool Telemetry::take_out(const std::shared_ptr<CallRecorder>& recorder) {
   std::lock_guard files(files_mutex_);
   std::lock_guard lock(mutex_);
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& entry) { return entry.recorder == recorder; });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.recorder == recorder; });
   if (found == entries_.end()) return false;  // it is of the process that forked this one
   if (recorder->trace() != nullptr) {
     std::string text;

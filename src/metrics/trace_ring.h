@@ -17,9 +17,9 @@ struct TraceEvent {
   int64_t begin = 0, end = 0;
   uint64_t number = 0;  // of the communicator's operations, the same on all ranks; 0: it is not counted
   uint64_t bytes = 0;
-  const char* kind = "";       // the collective
-  const char* algorithm = "";  // "": it has not come to one
-  int64_t waited = 0;          // in all
+  const char* kind = "";                 // the collective
+  const char* algorithm = "";            // "": it has not come to one
+  int64_t waited = 0;                    // in all
   int64_t wait_begin = 0, wait_end = 0;  // the longest wait
   uint32_t wait_peer = 0;                // ... for whom; the own rank: for none in particular
   bool begin_is_late = false;            // it began up to some microseconds before `begin`

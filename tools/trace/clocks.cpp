@@ -91,8 +91,8 @@ double ClockLine::error() const {
 
 Clocks::Clocks(const Trace& trace) {
   for (const TracedProcess& process : trace.processes) {
-    const auto known = std::find_if(steps_.begin(), steps_.end(),
-                                    [&](const Step& step) { return step.clock == process.clock; });
+    const auto known =
+        std::find_if(steps_.begin(), steps_.end(), [&](const Step& step) { return step.clock == process.clock; });
     clock_of_.push_back(static_cast<size_t>(known - steps_.begin()));
     if (known == steps_.end()) steps_.push_back({process.clock, process.host, 0, {}, 0});
   }
@@ -133,7 +133,8 @@ double Clocks::translate(size_t process, double time) const {
 
 double Clocks::error(size_t process) const {
   double error = 0;
-  for (size_t clock = clock_of_[process]; clock != 0; clock = steps_[clock].towards) error += steps_[clock].line.error();
+  for (size_t clock = clock_of_[process]; clock != 0; clock = steps_[clock].towards)
+    error += steps_[clock].line.error();
   return error;
 }
 

@@ -44,9 +44,8 @@ class LatenessFinder {
   double begin_of(const CallRecord& record) const { return clocks_.translate(record.process, record.begin); }
 
   const CallRecord* last_to_begin(const TracedCall& call) const {
-    return &*std::max_element(call.records.begin(), call.records.end(), [this](const CallRecord& a, const CallRecord& b) {
-      return begin_of(a) < begin_of(b);
-    });
+    return &*std::max_element(call.records.begin(), call.records.end(),
+                              [this](const CallRecord& a, const CallRecord& b) { return begin_of(a) < begin_of(b); });
   }
 
   void lose(uint32_t rank, double us) {
@@ -57,7 +56,8 @@ class LatenessFinder {
 
   // What it waited before the last one began. The rest is the time that the data took.
   void blame_last(const CallRecord& record, const CallRecord& last) {
-    const double error = record.process == last.process ? 0 : clocks_.error(record.process) + clocks_.error(last.process);
+    const double error =
+        record.process == last.process ? 0 : clocks_.error(record.process) + clocks_.error(last.process);
     const double before = begin_of(last) - begin_of(record);
     const double lost = std::min(record.waited, before);
     const bool is_late = &record != &last && before > error && lost >= least_;

@@ -17,11 +17,11 @@ namespace treering::trace {
 
 struct LateRank {
   size_t process = 0;
-  uint32_t rank = 0;  // of the process, or of the communicator where the process has several
-  size_t times = 0;   // calls
-  double lost = 0;    // microseconds, by all other ranks together
-  double longest = 0; // ... of one call by one rank
-  std::string worst;  // that call
+  uint32_t rank = 0;   // of the process, or of the communicator where the process has several
+  size_t times = 0;    // calls
+  double lost = 0;     // microseconds, by all other ranks together
+  double longest = 0;  // ... of one call by one rank
+  std::string worst;   // that call
 };
 
 struct Lateness {

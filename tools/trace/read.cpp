@@ -44,9 +44,10 @@ class FileReader {
 
   void take_head(const Json& args) {
     if (const int version = args.at("version"); version != kVersion)
-      throw std::runtime_error(fmt::format("is of version {}, and this program reads version {}: take that of the library "
-                                           "which made it",
-                                           version, kVersion));
+      throw std::runtime_error(
+          fmt::format("is of version {}, and this program reads version {}: take that of the library "
+                      "which made it",
+                      version, kVersion));
     has_head_ = true;
     TracedProcess& own = process();
     own.host = args.at("host");
@@ -114,9 +115,10 @@ std::vector<std::string> trace_files(const std::string& directory) {
     if (name.starts_with("rank") && name.ends_with(".json")) files.push_back(entry.path().string());
   }
   if (files.empty())
-    throw std::runtime_error(fmt::format("{}: no file of a trace is there (rank*.json); a program makes them with "
-                                         "TREERING_TRACE={} in its environment",
-                                         directory, directory));
+    throw std::runtime_error(
+        fmt::format("{}: no file of a trace is there (rank*.json); a program makes them with "
+                    "TREERING_TRACE={} in its environment",
+                    directory, directory));
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -164,8 +166,8 @@ void check_complete(const Trace& trace, const std::string& directory) {
     const size_t count = missing.size();
     missing.resize(std::min(count, kMaxNamed));
     throw std::runtime_error(fmt::format(
-        "{}: {} of {} ranks of {} have no file there: {}{}; copy them from the other hosts, or take --partial", directory,
-        count, group.ranks, describe(group), fmt::join(missing, ", "), count > kMaxNamed ? " ..." : ""));
+        "{}: {} of {} ranks of {} have no file there: {}{}; copy them from the other hosts, or take --partial",
+        directory, count, group.ranks, describe(group), fmt::join(missing, ", "), count > kMaxNamed ? " ..." : ""));
   }
 }
 

@@ -15,8 +15,8 @@ struct TracedProcess {
   std::string file, host, clock;
   int64_t pid = 0;
   uint32_t rank = 0;
-  uint64_t lost = 0;    // calls that had no room in its memory
-  bool is_cut = false;  // the last line is not complete
+  uint64_t lost = 0;                         // calls that had no room in its memory
+  bool is_cut = false;                       // the last line is not complete
   std::map<uint32_t, size_t> communicators;  // by track: index in Trace::communicators
 };
 

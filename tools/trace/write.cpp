@@ -19,7 +19,8 @@ namespace {
 double first_begin(const Trace& trace, const Clocks& clocks) {
   double first = std::numeric_limits<double>::max();
   const auto look = [&](const TracedCall& call) {
-    for (const CallRecord& record : call.records) first = std::min(first, clocks.translate(record.process, record.begin));
+    for (const CallRecord& record : call.records)
+      first = std::min(first, clocks.translate(record.process, record.begin));
   };
   for (const TracedGroup& group : trace.communicators) {
     for (const auto& [number, call] : group.calls) look(call);

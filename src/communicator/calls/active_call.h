@@ -96,7 +96,7 @@ class ActiveCall {
   Call call_;
   alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
   Way way_ = Way::kExecution;
-  const Choice* choice_ = nullptr;       // none: pairs
+  const Choice* choice_ = nullptr;  // none: pairs
   const Operation* operation_ = nullptr;
   uint64_t operations_ = 0;
   uint64_t history_ = 0;  // hash of all operations that were counted
