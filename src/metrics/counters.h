@@ -38,7 +38,7 @@ inline size_t bucket_of(uint64_t ns) {
 // The calls of one kind: of a collective, as a rule.
 struct alignas(64) KindCounters {
   Counter calls, bytes, failures, waited_ns;
-  // Of the thread that calls (CallRecorder): until the next call that is timed, and since the last one.
+  // The calling thread's alone (CallRecorder): until the next call that is timed, and since the last one.
   uint32_t until_timed = 1;
   uint32_t untimed = 0;
   uint64_t timed = 0;

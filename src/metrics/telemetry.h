@@ -38,7 +38,7 @@ class Telemetry {
   // It ends, and calls no more.
   void end(const std::shared_ptr<CallRecorder>& recorder);
 
-  // Of all communicators that the process has and had.
+  // About all communicators that the process has and had.
   std::string metrics_text();
   // All that is known now goes to the files; also at the end of the process.
   void write_all();

@@ -34,7 +34,7 @@ struct TotalsKey {
 using TotalsTable = std::map<TotalsKey, Totals>;
 
 TotalsKey key_of(const CounterLabels& labels);
-// Of one that lives. What is 0 is left out.
+// About one that lives. What is 0 is left out.
 Totals read_totals(const CommunicatorCounters& counters);
 // Adds to the entry of `key`. A table with kMaxSeries keys takes no more: what is new goes to that of kOthers.
 inline constexpr size_t kMaxSeries = 256;

@@ -4,7 +4,7 @@
 //   host a   |begin ............ end|            what is added to b's times to give a's lies between
 //   host b            |begin .. end|             begin_a - end_b  and  end_a - begin_b
 //
-// A short call says it closely: to half the sum of the durations. Of each second the closest one counts, and between two
+// A short call says it closely: to half the sum of the durations. The closest one of each second counts; between two
 // the offset is interpolated, as clocks drift.
 #pragma once
 
@@ -22,7 +22,7 @@ struct ClockPoint {
   double offset = 0, error = 0;
 };
 
-// Of a call, what one clock saw: the last begin and the first end.
+// What one clock saw of a call: the last begin and the first end.
 struct Meeting {
   double begin = 0, end = 0;
 };
