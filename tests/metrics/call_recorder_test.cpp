@@ -140,6 +140,8 @@ TEST(CallRecorder, ATraceHasTheSameCallsOnAllRanks) {
 
 TEST(CallRecorder, ATraceHasTheLongestWait) {
   Recorded all(true);
+  for (int i = 0; i < 64; ++i) all.call(1);
+  all.events();
   all.recorder.begin(1, false, 5000);
   all.recorder.started(8, "ring");
   all.wait(1);

@@ -28,6 +28,7 @@ class LatenessTest : public ::testing::Test {
   void add(uint64_t number, uint32_t rank, double begin, double waited, std::optional<uint32_t> waited_for = {}) {
     TracedCall& call = number == 0 ? group().uncounted.emplace_back() : group().calls[number];
     call.name = number == 0 ? "send-receive" : "allreduce";
+    call.bytes = 8;
     CallRecord record;
     record.process = record.rank = rank;
     record.begin = begin;

@@ -129,7 +129,7 @@ class Tool(unittest.TestCase):
         self.expect_error("the clocks of node1 and node1 cannot be joined")
 
     def test_arguments(self):
-        done = self.run_tool("--leats", "3")
+        done = self.run_tool("--lest", "3")
         self.assertEqual(done.returncode, 2)
         self.assertIn("did you mean --least?", done.stderr)
         done = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=60)
