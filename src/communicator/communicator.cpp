@@ -108,7 +108,7 @@ Status Communicator::begin(const Operation& operation) try {
   else
     parts_.call->begin(operation, parts_.selection->constraints_of(operation));
   if (is_recorded && !in_doubt_) [[unlikely]]
-    record_start(&parts_);
+    record_start(operation, &parts_);
   return {};
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -120,7 +120,7 @@ Progress Communicator::advance() try {
     return Progress::kBlocked;
   switch (const Progress progress = parts_.call->advance()) {
     case Progress::kBlocked:
-      if (parts_.recorder != nullptr) [[unlikely]]
+      if (parts_.recorder != nullptr && parts_.recorder->is_blocked()) [[unlikely]]
         parts_.recorder->blocked(parts_.call->peer());
       return progress;
     case Progress::kMoved:

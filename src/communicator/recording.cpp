@@ -9,27 +9,17 @@
 #include <new>
 #include <set>
 
-#include "algorithms/collective.h"
 #include "core/process.h"
 #include "metrics/telemetry.h"
 
 namespace treering {
 namespace {
 
-// What is no collective of the user's comes after those.
-enum OtherKind : size_t { kSendReceive = kCollectiveCount, kExchange, kOfTheLibrary };
-
 std::vector<const char*> kinds_of_calls() {
   std::vector<const char*> names;
   for (const CollectiveInfo& row : collectives()) names.push_back(row.name);
   names.insert(names.end(), {"send-receive", "exchange", "(library)"});
   return names;
-}
-
-size_t kind_of(const Operation& operation) {
-  if (operation.point_to_point) return kSendReceive;
-  if (operation.purpose == Purpose::kBoxes) return kExchange;
-  return operation.purpose >= Purpose::kSplit ? kOfTheLibrary : static_cast<size_t>(operation.collective);
 }
 
 ProcessPlace place_of(const CommunicatorParts& parts) {
@@ -73,18 +63,6 @@ void end_recording(CommunicatorParts* parts) {
     Telemetry::instance().end(parts->recorder);
   } catch (const std::bad_alloc&) {  // its last numbers are missing
   }
-}
-
-void record_begin(const Operation& operation, CommunicatorParts* parts) {
-  const bool is_long = operation.count >= CallRecorder::kMinLongElements || operation.lanes != nullptr;
-  const uint64_t number = operation.point_to_point ? 0 : parts->call->operations() + 1;
-  parts->recorder->begin(kind_of(operation), is_long, number);
-}
-
-void record_start(CommunicatorParts* parts) {
-  const ActiveCall& call = *parts->call;
-  parts->recorder->started(call.bytes(), call.algorithm());
-  if (call.is_by_mailbox()) parts->recorder->sent_to_each(call.bytes());
 }
 
 }  // namespace treering

@@ -7,7 +7,9 @@ CallRecorder::CallRecorder(CounterLabels labels, uint32_t polls_until_wait, bool
     : counters_(std::move(labels)),
       trace_(traces ? std::make_unique<TraceRing>() : nullptr),
       wake_(std::move(wake)),
-      polls_until_wait_(polls_until_wait) {}
+      polls_until_wait_(polls_until_wait) {
+  if (traces) next_traced_ = 1;
+}
 
 // Some 64 on average, and not in step with a program whose calls come in rounds.
 uint32_t CallRecorder::next_turn() {
@@ -17,11 +19,12 @@ uint32_t CallRecorder::next_turn() {
   return 32 + static_cast<uint32_t>(random_ >> 32 & 63);
 }
 
-void CallRecorder::start_clock(bool is_turn, bool is_long, bool is_traced) {
+void CallRecorder::start_clock(bool is_turn, bool is_long) {
   if (is_turn) kind_->until_timed = ++kind_->timed < kAllTimed ? 1 : next_turn();
   is_long_ = is_long;
-  is_traced_ = is_traced;
-  begin_is_late_ = false;
+  is_traced_ = number_ >= next_traced_ || (number_ == 0 && is_turn);
+  if (number_ >= next_traced_)
+    next_traced_ = number_ < kAllTraced ? number_ + 1 : (number_ / kTracedEach + 1) * kTracedEach;
   begin_ = now();
 }
 

@@ -5,6 +5,7 @@
 //
 // Two readings of the clock would take a fifth of a small call's time. So a call is timed when it is large, when it waits,
 // or when it is its turn: the first of each kind, then one of some 64, which stands for those since the last one.
+// What is counted beyond that is counted while the call's first messages are under way.
 //
 // Used by one thread at a time, as the communicator is. It takes no lock, allocates nothing and calls no system.
 #pragma once
@@ -32,14 +33,13 @@ class CallRecorder {
   // A call begins, on this kind's row. `number`: see TraceEvent.
   void begin(size_t kind, bool is_long, uint64_t number) {
     kind_ = &counters_.kinds[kind];
-    algorithm_ = nullptr;
     number_ = number;
+    algorithm_ = nullptr;
     const bool is_turn = --kind_->until_timed == 0;
-    const bool is_traced = trace_ != nullptr && (number != 0 ? is_turn_of_trace(number) : is_turn);
-    if (is_turn || is_long || is_traced) [[unlikely]]
-      start_clock(is_turn, is_long, is_traced);
+    if (is_turn || is_long || number >= next_traced_) [[unlikely]]
+      start_clock(is_turn, is_long);
   }
-  // Its first messages are under way.
+  // Its first messages are under way. `algorithm` is for the trace alone.
   void started(uint64_t bytes, const char* algorithm) {
     kind_->calls.add(1);
     kind_->bytes.add(bytes);
@@ -48,10 +48,10 @@ class CallRecorder {
     polls_ = 0;
   }
   void sent_to_each(uint64_t bytes) { counters_.sent_to_each.add(bytes); }
-  // It could not go on, for want of a message of `peer`; asked again and again.
+  // It could not go on; asked again and again. Whether to tell for want of whose message.
+  bool is_blocked() { return ++polls_ >= polls_until_wait_; }
   void blocked(uint32_t peer) {
-    if (wait_begin_ == 0 ? ++polls_ < polls_until_wait_ : peer == wait_peer_) return;
-    if (kind_ != nullptr) begin_wait(peer);
+    if (kind_ != nullptr && (wait_begin_ == 0 || peer != wait_peer_)) begin_wait(peer);
   }
   void moved() {
     polls_ = 0;
@@ -64,13 +64,12 @@ class CallRecorder {
   // It is over, if one is under way.
   void end(bool failed) {
     if (kind_ == nullptr) return;
-    if (begin_ == 0 && !failed) [[likely]] {
-      ++kind_->untimed;
-      kind_ = nullptr;
-      return;
-    }
-    end_timed(failed);
+    if (begin_ != 0 || failed) [[unlikely]]
+      return end_timed(failed);
+    ++kind_->untimed;
+    kind_ = nullptr;
   }
+  bool traces() const { return trace_ != nullptr; }
 
   const CommunicatorCounters& counters() const { return counters_; }
   std::atomic<uint64_t>* sent() { return counters_.sent.data(); }
@@ -80,9 +79,7 @@ class CallRecorder {
   static constexpr uint64_t kAllTimed = 64, kAllTraced = 1024, kTracedEach = 1024;
 
   static int64_t now() { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
-  // The same calls on all ranks.
-  static bool is_turn_of_trace(uint64_t number) { return number <= kAllTraced || number % kTracedEach == 0; }
-  void start_clock(bool is_turn, bool is_long, bool is_traced);
+  void start_clock(bool is_turn, bool is_long);
   void begin_wait(uint32_t peer);
   void count_wait(int64_t until);
   void end_wait(int64_t until);
@@ -99,6 +96,7 @@ class CallRecorder {
   KindCounters* kind_ = nullptr;  // nullptr: none is under way
   int64_t begin_ = 0;             // 0: it is not timed yet
   uint64_t number_ = 0;
+  uint64_t next_traced_ = UINT64_MAX;  // the same numbers on all ranks
   uint64_t bytes_ = 0;
   const char* algorithm_ = nullptr;  // nullptr: it has not started
   bool is_long_ = false, is_traced_ = false;

@@ -31,6 +31,9 @@ Status write_text(int fd, const std::string& text) {
 }
 
 Status replace_file(const std::string& path, const std::string& text) {
+  struct stat there {};
+  if (stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode))
+    return {trSystemError, fmt::format("'{}' is no regular file", path)};
   const std::string made = fmt::format("{}.{}.tmp", path, getpid());
   const int fd = open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return failed("make", made, errno);

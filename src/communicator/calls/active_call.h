@@ -61,8 +61,10 @@ class ActiveCall {
   // kDiffers: of a transfer whose ends differ.
   const std::optional<TransferSizes>& differing_sizes() const;
 
-  // For metrics and traces: bytes of the larger buffer as they travel; of pairs, what is sent and received.
-  size_t bytes() const;
+  // For metrics and traces: bytes of the larger buffer as they travel. Not of pairs: pair_bytes(), of what is sent and
+  // received.
+  size_t bytes() const { return bytes_; }
+  size_t pair_bytes(const Operation& operation) const;
   const char* algorithm() const;
   bool is_by_mailbox() const { return way_ == Way::kMailbox; }
 
@@ -97,7 +99,7 @@ class ActiveCall {
   alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
   Way way_ = Way::kExecution;
   const Choice* choice_ = nullptr;  // none: pairs
-  const Operation* operation_ = nullptr;
+  size_t bytes_ = 0;
   uint64_t operations_ = 0;
   uint64_t history_ = 0;  // hash of all operations that were counted
 };
