@@ -91,11 +91,18 @@ Status Communicator::check(Operation* operation) {
   return check_operation(operation, rank(), ranks());
 }
 
-Status Communicator::begin(const Operation& operation) try {
-  const bool is_recorded = parts_.recorder != nullptr;
-  if (is_recorded) [[unlikely]]
-    record_begin(operation, &parts_);
-  if (has_failed_.load(std::memory_order_relaxed)) return failed();
+Status Communicator::begin(const Operation& operation) {
+  if (parts_.recorder == nullptr) [[likely]]
+    return start(operation);
+  record_begin(operation, &parts_);
+  Status status = start(operation);
+  record_start(operation, in_doubt_ || !status.ok(), &parts_);
+  if (!status.ok()) parts_.recorder->fail();
+  return status;
+}
+
+Status Communicator::start(const Operation& operation) try {
+  if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (Status verdict = parts_.watch->verdict(); !verdict.ok()) return fail(std::move(verdict));
   activate();
@@ -107,8 +114,6 @@ Status Communicator::begin(const Operation& operation) try {
     in_doubt_ = true;  // it fails when it is known why
   else
     parts_.call->begin(operation, parts_.selection->constraints_of(operation));
-  if (is_recorded && !in_doubt_) [[unlikely]]
-    record_start(operation, &parts_);
   return {};
 } catch (const std::bad_alloc&) {
   stop_without_memory();
@@ -176,12 +181,7 @@ void Communicator::finish() {
   parts_.context.status->waiting_for.store(0, std::memory_order_relaxed);
   deactivate();
   if (parts_.recorder != nullptr) [[unlikely]]
-    parts_.recorder->end(false);
-}
-
-Status Communicator::failed() {
-  if (parts_.recorder != nullptr) parts_.recorder->end(true);
-  return failure_;
+    parts_.recorder->end();
 }
 
 void Communicator::activate() {
@@ -249,7 +249,8 @@ Status Communicator::poll_end() {
   if (links_end_ && parts_.has_descriptors() && !parts_.peer_table->is_abandoned()) return {};
   links_end_ = false;
   deactivate();
-  return failed();
+  if (parts_.recorder != nullptr) parts_.recorder->fail();
+  return failure_;
 }
 
 void Communicator::end_links() {

@@ -58,7 +58,7 @@ void start_recording(CommunicatorParts* parts, const std::string& job) try {
 
 void end_recording(CommunicatorParts* parts) {
   if (parts->recorder == nullptr) return;
-  parts->recorder->end(true);  // of a call that was dropped
+  parts->recorder->fail();  // a call that was dropped
   try {
     Telemetry::instance().end(parts->recorder);
   } catch (const std::bad_alloc&) {  // its last numbers are missing

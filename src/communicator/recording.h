@@ -26,18 +26,21 @@ inline size_t kind_of(const Operation& operation) {
   return operation.purpose == Purpose::kBoxes ? kExchange : kOfTheLibrary;
 }
 
-// Where parts->recorder is there: a call begins, and its first messages are under way.
+// Where parts->recorder is there: a call begins; its first messages are under way, or `is_refused`.
 inline void record_begin(const Operation& operation, CommunicatorParts* parts) {
-  const bool is_long = operation.count >= CallRecorder::kMinLongElements || operation.lanes != nullptr;
-  const uint64_t number = operation.point_to_point ? 0 : parts->call->operations() + 1;
-  parts->recorder->begin(kind_of(operation), is_long, number);
+  parts->recorder->begin(operation.count >= CallRecorder::kMinLongElements || operation.lanes != nullptr);
 }
-inline void record_start(const Operation& operation, CommunicatorParts* parts) {
+inline void record_start(const Operation& operation, bool is_refused, CommunicatorParts* parts) {
   const ActiveCall& call = *parts->call;
   CallRecorder& recorder = *parts->recorder;
-  recorder.started(operation.pairs ? call.pair_bytes(operation) : call.bytes(),
-                   recorder.traces() ? call.algorithm() : "");
-  if (call.is_by_mailbox()) recorder.sent_to_each(call.bytes());
+  CallRecorder::Started started{kind_of(operation), 0, call.operations(), 0, ""};
+  if (!is_refused) {
+    started.number = call.number();
+    started.bytes = operation.pairs ? call.pair_bytes(operation) : call.bytes();
+    if (recorder.traces()) started.algorithm = call.algorithm();
+    if (call.is_by_mailbox()) recorder.sent_to_each(started.bytes);
+  }
+  recorder.started(started);
 }
 
 }  // namespace treering

@@ -19,13 +19,24 @@ uint32_t CallRecorder::next_turn() {
   return 32 + static_cast<uint32_t>(random_ >> 32 & 63);
 }
 
-void CallRecorder::start_clock(bool is_turn, bool is_long) {
-  if (is_turn) kind_->until_timed = ++kind_->timed < kAllTimed ? 1 : next_turn();
+void CallRecorder::start_clock(bool is_long) {
   is_long_ = is_long;
-  is_traced_ = number_ >= next_traced_ || (number_ == 0 && is_turn);
-  if (number_ >= next_traced_)
-    next_traced_ = number_ < kAllTraced ? number_ + 1 : (number_ / kTracedEach + 1) * kTracedEach;
   begin_ = now();
+}
+
+// The first calls of a kind that come between many others.
+void CallRecorder::start_clock_late() {
+  --kind_->untimed;
+  begin_is_late_ = true;
+  begin_ = now();
+}
+
+void CallRecorder::take_turn() {
+  until_turn_ = ++turns_ < kAllTimed ? 1 : next_turn();
+  is_traced_ = trace_ != nullptr && (call_.number == 0 || call_.number >= next_traced_);
+  if (call_.number < next_traced_) return;
+  const uint64_t number = call_.number;
+  next_traced_ = number < kAllTraced ? number + 1 : (number / kTracedEach + 1) * kTracedEach;
 }
 
 // The clock is read when a rank begins to wait for another one, and when that ends.
@@ -33,9 +44,9 @@ void CallRecorder::begin_wait(uint32_t peer) {
   const int64_t time = now();
   if (wait_begin_ != 0) end_wait(time);
   if (begin_ == 0) {
-    begin_ = time;
+    --kind_->untimed;
     begin_is_late_ = true;
-    is_long_ = is_traced_ = false;
+    begin_ = time;
   }
   has_waited_ = true;
   wait_begin_ = wait_counted_ = time;
@@ -59,19 +70,26 @@ void CallRecorder::end_wait(int64_t until) {
   wait_begin_ = 0;
 }
 
+void CallRecorder::fail() {
+  if (kind_ != nullptr) end_timed(true);
+}
+
 void CallRecorder::end_timed(bool failed) {
   const int64_t time = now();
   if (wait_begin_ != 0) end_wait(time);
-  if (algorithm_ == nullptr) kind_->calls.add(1);
   if (failed) kind_->failures.add(1);
-  if (begin_ != 0) {
-    // Every large call and every one that waits is timed, and stands for itself alone.
-    const bool stands_for_others = !is_long_ && !has_waited_ && !failed;
-    const uint64_t weight = stands_for_others ? 1 + std::exchange(kind_->untimed, 0) : 1;
-    const auto duration = static_cast<uint64_t>(time - begin_);
-    kind_->duration_ns.add(weight * duration);
-    kind_->durations[bucket_of(duration)].add(weight);
+  if (begin_ == 0) {  // one that failed
+    --kind_->untimed;
+    begin_is_late_ = true;
+    begin_ = time;
   }
+  // Every large call and every one that waits is timed, and stands for itself alone.
+  const bool stands_for_others = !is_long_ && !has_waited_ && !failed;
+  const uint64_t weight = stands_for_others ? 1 + std::exchange(kind_->untimed, 0) : 1;
+  const auto duration = static_cast<uint64_t>(time - begin_);
+  ++kind_->timed;
+  kind_->duration_ns.add(weight * duration);
+  kind_->durations[bucket_of(duration)].add(weight);
   if (trace_ != nullptr && (is_long_ || is_traced_ || has_waited_ || failed)) push_event(time, failed);
   kind_ = nullptr;
   begin_ = 0;
@@ -81,19 +99,17 @@ void CallRecorder::end_timed(bool failed) {
 
 void CallRecorder::push_event(int64_t end, bool failed) {
   TraceEvent event;
-  event.begin = begin_ != 0 ? begin_ : end;
+  event.begin = begin_;
   event.end = end;
-  event.number = number_;
-  event.kind = counters_.labels.kinds[static_cast<size_t>(kind_ - counters_.kinds.data())];
-  if (algorithm_ != nullptr) {
-    event.algorithm = algorithm_;
-    event.bytes = bytes_;
-  }
+  event.number = call_.number;
+  event.bytes = call_.bytes;
+  event.kind = counters_.labels.kinds[call_.kind];
+  event.algorithm = call_.algorithm;
   event.waited = waited_;
   event.wait_begin = longest_begin_;
   event.wait_end = longest_end_;
   event.wait_peer = longest_peer_;
-  event.begin_is_late = begin_is_late_ || begin_ == 0;
+  event.begin_is_late = begin_is_late_;
   event.failed = failed;
   if (trace_->push(event)) wake_();
 }

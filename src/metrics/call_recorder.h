@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // CallRecorder: what a communicator tells of its calls, for metrics and traces.
 //
-//   begin() --> started() --> { blocked(), moved() } --> end()
+//   begin() --> started() --> { is_blocked(), blocked(), moved() } --> end()
 //
 // Two readings of the clock would take a fifth of a small call's time. So a call is timed when it is large, when it waits,
-// or when it is its turn: the first of each kind, then one of some 64, which stands for those since the last one.
-// What is counted beyond that is counted while the call's first messages are under way.
+// or when it is its turn: the first ones, then one of some 64, which stands for those of its kind since the last one.
+// What a call adds to the time between its last message and the next call's first is a few instructions: the rest is done
+// by started(), while its first messages are under way.
 //
 // Used by one thread at a time, as the communicator is. It takes no lock, allocates nothing and calls no system.
 #pragma once
@@ -30,25 +31,36 @@ class CallRecorder {
   // `wake`: the trace's memory is half full.
   CallRecorder(CounterLabels labels, uint32_t polls_until_wait, bool traces, std::function<void()> wake);
 
-  // A call begins, on this kind's row. `number`: see TraceEvent.
-  void begin(size_t kind, bool is_long, uint64_t number) {
-    kind_ = &counters_.kinds[kind];
-    number_ = number;
-    algorithm_ = nullptr;
-    const bool is_turn = --kind_->until_timed == 0;
-    if (is_turn || is_long || number >= next_traced_) [[unlikely]]
-      start_clock(is_turn, is_long);
+  struct Started {
+    size_t kind = 0;          // its row
+    uint64_t number = 0;      // see TraceEvent
+    uint64_t operations = 0;  // that have a number, so far
+    uint64_t bytes = 0;
+    const char* algorithm = "";  // for the trace
+  };
+
+  // A call begins.
+  void begin(bool is_long) {
+    if (is_turn_ || is_long) [[unlikely]]
+      start_clock(is_long);
   }
-  // Its first messages are under way. `algorithm` is for the trace alone.
-  void started(uint64_t bytes, const char* algorithm) {
+  // Its first messages are under way, or it will not come to that.
+  void started(const Started& call) {
+    kind_ = &counters_.kinds[call.kind];
     kind_->calls.add(1);
-    kind_->bytes.add(bytes);
-    bytes_ = bytes;
-    algorithm_ = algorithm;
+    kind_->bytes.add(call.bytes);
+    call_ = call;
     polls_ = 0;
+    if (is_turn_) [[unlikely]]
+      take_turn();
+    is_turn_ = --until_turn_ == 0 || call.operations + 1 >= next_traced_;
+    if (begin_ != 0) return;
+    ++kind_->untimed;
+    if (kind_->timed < kAllTimed) [[unlikely]]
+      start_clock_late();
   }
   void sent_to_each(uint64_t bytes) { counters_.sent_to_each.add(bytes); }
-  // It could not go on; asked again and again. Whether to tell for want of whose message.
+  // It could not go on; asked again and again. Whether to say for want of whose message.
   bool is_blocked() { return ++polls_ >= polls_until_wait_; }
   void blocked(uint32_t peer) {
     if (kind_ != nullptr && (wait_begin_ == 0 || peer != wait_peer_)) begin_wait(peer);
@@ -62,15 +74,14 @@ class CallRecorder {
     if (wait_begin_ != 0) count_wait(now());
   }
   // It is over, if one is under way.
-  void end(bool failed) {
-    if (kind_ == nullptr) return;
-    if (begin_ != 0 || failed) [[unlikely]]
-      return end_timed(failed);
-    ++kind_->untimed;
+  void end() {
+    if (begin_ != 0) [[unlikely]]
+      return end_timed(false);
     kind_ = nullptr;
   }
-  bool traces() const { return trace_ != nullptr; }
+  void fail();
 
+  bool traces() const { return trace_ != nullptr; }
   const CommunicatorCounters& counters() const { return counters_; }
   std::atomic<uint64_t>* sent() { return counters_.sent.data(); }
   TraceRing* trace() { return trace_.get(); }
@@ -79,7 +90,9 @@ class CallRecorder {
   static constexpr uint64_t kAllTimed = 64, kAllTraced = 1024, kTracedEach = 1024;
 
   static int64_t now() { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
-  void start_clock(bool is_turn, bool is_long);
+  void start_clock(bool is_long);
+  void start_clock_late();
+  void take_turn();
   void begin_wait(uint32_t peer);
   void count_wait(int64_t until);
   void end_wait(int64_t until);
@@ -92,16 +105,18 @@ class CallRecorder {
   const std::function<void()> wake_;
   const uint32_t polls_until_wait_;
 
-  // The call.
-  KindCounters* kind_ = nullptr;  // nullptr: none is under way
-  int64_t begin_ = 0;             // 0: it is not timed yet
-  uint64_t number_ = 0;
+  // The next call.
+  bool is_turn_ = true;
+  uint32_t until_turn_ = 1;
   uint64_t next_traced_ = UINT64_MAX;  // the same numbers on all ranks
-  uint64_t bytes_ = 0;
-  const char* algorithm_ = nullptr;  // nullptr: it has not started
+  uint64_t turns_ = 0;
+  // The call.
+  int64_t begin_ = 0;             // 0: it is not timed yet
+  KindCounters* kind_ = nullptr;  // nullptr: none is under way
+  uint32_t polls_ = 0;            // empty, one after the other
+  Started call_;
   bool is_long_ = false, is_traced_ = false;
   bool has_waited_ = false, begin_is_late_ = false;
-  uint32_t polls_ = 0;  // empty, one after the other
   // Its waits.
   int64_t wait_begin_ = 0, wait_counted_ = 0;  // 0: it does not wait
   uint32_t wait_peer_ = 0;

@@ -38,9 +38,8 @@ inline size_t bucket_of(uint64_t ns) {
 // The calls of one kind: of a collective, as a rule.
 struct alignas(64) KindCounters {
   Counter calls, bytes, failures, waited_ns;
-  // The calling thread's alone (CallRecorder): until the next call that is timed, and since the last one.
-  uint32_t until_timed = 1;
-  uint32_t untimed = 0;
+  // The calling thread's alone (CallRecorder).
+  uint32_t untimed = 0;  // since the last one that stands for others
   uint64_t timed = 0;
   Counter duration_ns;
   std::array<Counter, kDurationBuckets> durations;
