@@ -92,12 +92,14 @@ Status Communicator::check(Operation* operation) {
 }
 
 Status Communicator::begin(const Operation& operation) {
-  if (parts_.recorder == nullptr) [[likely]]
-    return start(operation);
-  record_begin(operation, &parts_);
+  CallRecorder* const recorder = parts_.recorder.get();
+  if (recorder != nullptr) [[unlikely]]
+    record_begin(operation, recorder);
   Status status = start(operation);
-  record_start(operation, in_doubt_ || !status.ok(), &parts_);
-  if (!status.ok()) parts_.recorder->fail();
+  if (recorder != nullptr) [[unlikely]] {
+    record_start(operation, in_doubt_ || !status.ok(), *parts_.call, recorder);
+    if (!status.ok()) recorder->fail();
+  }
   return status;
 }
 

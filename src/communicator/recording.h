@@ -26,21 +26,19 @@ inline size_t kind_of(const Operation& operation) {
   return operation.purpose == Purpose::kBoxes ? kExchange : kOfTheLibrary;
 }
 
-// Where parts->recorder is there: a call begins; its first messages are under way, or `is_refused`.
-inline void record_begin(const Operation& operation, CommunicatorParts* parts) {
-  parts->recorder->begin(operation.count >= CallRecorder::kMinLongElements || operation.lanes != nullptr);
+// A call begins; its first messages are under way, or `is_refused`.
+inline void record_begin(const Operation& operation, CallRecorder* recorder) {
+  recorder->begin(operation.count >= CallRecorder::kMinLongElements || operation.lanes != nullptr);
 }
-inline void record_start(const Operation& operation, bool is_refused, CommunicatorParts* parts) {
-  const ActiveCall& call = *parts->call;
-  CallRecorder& recorder = *parts->recorder;
+inline void record_start(const Operation& operation, bool is_refused, const ActiveCall& call, CallRecorder* recorder) {
   CallRecorder::Started started{kind_of(operation), 0, call.operations(), 0, ""};
-  if (!is_refused) {
+  if (!is_refused) [[likely]] {
     started.number = call.number();
     started.bytes = operation.pairs ? call.pair_bytes(operation) : call.bytes();
-    if (recorder.traces()) started.algorithm = call.algorithm();
-    if (call.is_by_mailbox()) recorder.sent_to_each(started.bytes);
+    if (recorder->traces()) started.algorithm = call.algorithm();
+    if (call.is_by_mailbox()) recorder->sent_to_each(started.bytes);
   }
-  recorder.started(started);
+  recorder->started(started);
 }
 
 }  // namespace treering

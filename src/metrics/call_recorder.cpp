@@ -5,6 +5,7 @@ namespace treering {
 
 CallRecorder::CallRecorder(CounterLabels labels, uint32_t polls_until_wait, bool traces, std::function<void()> wake)
     : counters_(std::move(labels)),
+      kinds_(counters_.kinds.data()),
       trace_(traces ? std::make_unique<TraceRing>() : nullptr),
       wake_(std::move(wake)),
       polls_until_wait_(polls_until_wait) {

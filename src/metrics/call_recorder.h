@@ -46,17 +46,18 @@ class CallRecorder {
   }
   // Its first messages are under way, or it will not come to that.
   void started(const Started& call) {
-    kind_ = &counters_.kinds[call.kind];
-    kind_->calls.add(1);
-    kind_->bytes.add(call.bytes);
+    KindCounters& kind = kinds_[call.kind];
+    kind_ = &kind;
+    kind.calls.add(1);
+    kind.bytes.add(call.bytes);
     call_ = call;
     polls_ = 0;
     if (is_turn_) [[unlikely]]
       take_turn();
     is_turn_ = --until_turn_ == 0 || call.operations + 1 >= next_traced_;
     if (begin_ != 0) return;
-    ++kind_->untimed;
-    if (kind_->timed < kAllTimed) [[unlikely]]
+    ++kind.untimed;
+    if (kind.timed < kAllTimed) [[unlikely]]
       start_clock_late();
   }
   void sent_to_each(uint64_t bytes) { counters_.sent_to_each.add(bytes); }
@@ -101,6 +102,7 @@ class CallRecorder {
   uint32_t next_turn();
 
   CommunicatorCounters counters_;
+  KindCounters* const kinds_;
   std::unique_ptr<TraceRing> trace_;  // nullptr: nothing is traced
   const std::function<void()> wake_;
   const uint32_t polls_until_wait_;

@@ -17,7 +17,7 @@ constexpr MetricRow kMetrics[] = {
      "receives and exchanges between pairs it is what the rank sends and receives together."},
     {MetricSource::kDurations, "treering_call_seconds", MetricKind::kHistogram, "seconds", "collective",
      "Durations of calls on this rank; the sum is the time that it has spent in them. Large calls and those that wait are "
-     "all timed. Among the others, after the first 64, about 1 in 64 is timed, and counts for those since the last one."},
+     "all timed. Among the others the first 64 of each collective are, then about 1 in 64, which counts for those since the last one."},
     {MetricSource::kFailures, "treering_call_failures", MetricKind::kCounter, "", "collective",
      "Calls that failed, those on a communicator that had failed before included."},
     {MetricSource::kWaited, "treering_waited_seconds", MetricKind::kCounter, "seconds", "collective",
