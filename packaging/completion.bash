@@ -7,4 +7,4 @@ _treering() {
     mapfile -t COMPREPLY < <(compgen -W "$("${1/#\~/$HOME}" --help 2>/dev/null | sed -nE 's/^ +((-[a-zA-Z0-9],)?--?[a-zA-Z0-9][a-zA-Z0-9_-]*).*/\1/p' | tr ',' '\n')" -- "$word")
   fi
 }
-complete -o default -F _treering treering-perf allreduce-perf treering-topo
+complete -o default -F _treering treering-perf allreduce-perf treering-topo treering-trace

@@ -11,6 +11,7 @@
 
 #include "bootstrap/membership.h"
 #include "communicator/creation.h"
+#include "communicator/recording.h"
 #include "core/process.h"
 
 namespace treering {
@@ -75,6 +76,7 @@ Communicator::~Communicator() {
     const Status known = parts_.watch->known_failure();
     parts_.membership->leave_because(known.ok() || subsets_.shrink_failure().ok() ? known : subsets_.shrink_failure());
   }
+  end_recording(&parts_);
   // That its GPU has closed everything may have been said already.
   uint32_t here = 0;
   if (parts_.memory.is_mapped())
@@ -89,7 +91,19 @@ Status Communicator::check(Operation* operation) {
   return check_operation(operation, rank(), ranks());
 }
 
-Status Communicator::begin(const Operation& operation) try {
+Status Communicator::begin(const Operation& operation) {
+  CallRecorder* const recorder = parts_.recorder.get();
+  if (recorder != nullptr) [[unlikely]]
+    record_begin(operation, recorder);
+  Status status = start(operation);
+  if (recorder != nullptr) [[unlikely]] {
+    record_start(operation, in_doubt_ || !status.ok(), *parts_.call, recorder);
+    if (!status.ok()) recorder->fail();
+  }
+  return status;
+}
+
+Status Communicator::start(const Operation& operation) try {
   if (has_failed_.load(std::memory_order_relaxed)) return failure_;
   if (has_lost_descriptors()) return fail(Membership::descriptors_closed());
   if (Status verdict = parts_.watch->verdict(); !verdict.ok()) return fail(std::move(verdict));
@@ -113,7 +127,12 @@ Progress Communicator::advance() try {
     return Progress::kBlocked;
   switch (const Progress progress = parts_.call->advance()) {
     case Progress::kBlocked:
+      if (parts_.recorder != nullptr && parts_.recorder->is_blocked()) [[unlikely]]
+        parts_.recorder->blocked(parts_.call->peer());
+      return progress;
     case Progress::kMoved:
+      if (parts_.recorder != nullptr) [[unlikely]]
+        parts_.recorder->moved();
       return progress;
     case Progress::kDone:
       finish();
@@ -163,6 +182,8 @@ void Communicator::finish() {
     parts_.context.status->completed.store(parts_.call->number(), std::memory_order_release);
   parts_.context.status->waiting_for.store(0, std::memory_order_relaxed);
   deactivate();
+  if (parts_.recorder != nullptr) [[unlikely]]
+    parts_.recorder->end();
 }
 
 void Communicator::activate() {
@@ -230,6 +251,7 @@ Status Communicator::poll_end() {
   if (links_end_ && parts_.has_descriptors() && !parts_.peer_table->is_abandoned()) return {};
   links_end_ = false;
   deactivate();
+  if (parts_.recorder != nullptr) parts_.recorder->fail();
   return failure_;
 }
 
@@ -260,6 +282,7 @@ Status Communicator::poll_failures() try {
     Status status = parts_.watch->poll();
     return status.ok() ? status : fail(std::move(status));
   }
+  if (parts_.recorder != nullptr) parts_.recorder->look();
   Status status = parts_.watch->check(parts_.call->peer(), parts_.call->steps());
   in_doubt_ = parts_.watch->in_doubt();
   return status.ok() ? status : fail(std::move(status));

@@ -155,6 +155,7 @@ class Communicator {
  private:
   Communicator();
   void finish();
+  Status start(const Operation& operation);
   // Ok while what was under way still uses the user's memory: poll_end() then, which poll_failures() does.
   Status fail(Status status);
   Status poll_end();

@@ -14,6 +14,7 @@
 #include "communicator/agree_on_network.h"
 #include "communicator/idle_links.h"
 #include "communicator/make_schedules.h"
+#include "communicator/recording.h"
 #include "core/bytes.h"
 #include "core/job_shared.h"
 #include "core/log.h"
@@ -192,6 +193,7 @@ Status Creation::connect() try {
     service_.start();
   }
   parts_->watch->set_call_deadline(Clock::time_point::max());
+  start_recording(parts_, job_);
   if (first_of_process) log_line(LogLevel::kInfo, fmt::format("rank {} is ready: {}", rank, times_.text()));
   return {};
 } catch (const std::bad_alloc&) {
@@ -211,7 +213,9 @@ Status Creation::run_alone() {
   machine.llc_bytes = last_level_cache_bytes();
   machine.host_ranks = 1;
   prepare_calls();
-  return make_schedules(parts_, machine, flat_plan(1));
+  TR_RETURN_IF_ERROR(make_schedules(parts_, machine, flat_plan(1)));
+  start_recording(parts_, job_);
+  return {};
 }
 
 // The transports keep it: what it refers to are the parts.

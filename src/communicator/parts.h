@@ -16,6 +16,7 @@
 #include "executor/backoff.h"
 #include "executor/execution.h"
 #include "failure/watch.h"
+#include "metrics/call_recorder.h"
 #include "peers/group_memory.h"
 #include "peers/introductions.h"
 #include "peers/peer_table.h"
@@ -39,6 +40,7 @@ struct CommunicatorParts {
   Introductions introductions{
       [this](uint32_t peer, Introduction introduction) { introduce(peer, std::move(introduction)); },
       [this](uint32_t peer) { return membership ? membership->peers()[peer].interfaces : 0; }};
+  std::shared_ptr<CallRecorder> recorder;  // nullptr: neither metrics nor a trace are wanted
   std::unique_ptr<PeerTable> peer_table;
   ExecutorContext context;
   std::unique_ptr<ScheduleCache> schedules;  // the last that a creation makes

@@ -70,6 +70,18 @@ Status parse_link(const std::string& text, Config* config) {
   return {};
 }
 
+Status parse_metrics(const std::string& text, Config* config) {
+  const bool is_port = text.starts_with(':');
+  int port = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + (is_port ? 1 : 0), end, port);
+  if (is_port && (error != std::errc() || stop != end || port < 1 || port > 65535))
+    return refused("TREERING_METRICS", text);
+  if (text.ends_with('/')) return refused("TREERING_METRICS", text);
+  config->metrics = text;
+  return {};
+}
+
 constexpr int kMaxFusion = 1 << 30;
 constexpr int kMaxAlignment = 4096;
 constexpr int kMaxLinkMbps = 1'000'000;
@@ -101,6 +113,20 @@ const OptionRow kOptions[] = {
        return parse_integer(text, "TREERING_WARN_AFTER", 0, 2'000'000, 1000, &config->warn_ms);
      },
      [](const Config& config) { return fmt::format("{} s", config.warn_ms / 1000.0); }},
+    {"metrics", "TREERING_METRICS", "a file, or `:` and a port from 1 to 65535", ":9400", "none",
+     "Counts calls, bytes, times and waits. They are written to the file every 10 s and at the end, or served over HTTP on the loopback "
+     "interface; processes of a host after the first take the ports that follow (metrics.md).",
+     false, parse_metrics,
+     [](const Config& config) { return config.metrics.empty() ? std::string("none") : config.metrics; }},
+    {"trace", "TREERING_TRACE", "a directory", "trace", "none",
+     "Each process writes there when its calls began and ended, and for whom they waited; the last part of the path is made. "
+     "`treering-trace` joins the files (metrics.md).",
+     false,
+     [](const std::string& text, Config* config) {
+       config->trace = text;
+       return Status();
+     },
+     [](const Config& config) { return config.trace.empty() ? std::string("none") : config.trace; }},
     {"algorithm", "TREERING_ALGO", "a list of `name` or `collective:name`", "allreduce:ring",
      "chosen by the cost model",
      "Forces algorithms for every size; a plain name counts for every collective that has it. An unknown name is an error "

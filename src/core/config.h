@@ -26,6 +26,8 @@ inline constexpr int kMinStaging = 64 << 10, kMaxStaging = 256 << 20;  // bytes
 struct Config {
   int timeout_ms = 300'000;  // 0 = none
   int warn_ms = 10'000;      // of waiting in a collective, until it is said; 0 = never
+  std::string metrics;       // a file, or ":" and a port; empty = none
+  std::string trace;         // a directory; empty = none
   bool wide_partials = false;
   int channels = 0;        // 0 = chosen by the selection
   int staging_bytes = 0;   // 0 = chosen from the cache sizes

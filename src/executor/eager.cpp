@@ -114,9 +114,10 @@ bool EagerPath::send(const EagerMessage& eager) {
     message.user.offset = pool.slot_offset(slot_);
     to->post(message);
     pool.add_reader(slot_, eager.peer, to);
-    return true;
+  } else {
+    to->post(message);
   }
-  to->post(message);
+  context_->count_sent(eager.peer, eager.bytes);
   return true;
 }
 

@@ -19,6 +19,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -68,7 +69,8 @@ struct ExecutorContext {
   std::vector<Connection*> connections;  // [channel * ranks + peer]; nullptr: the rank itself, or not used yet
   // Where messages wait in this process, and whose; empty with mapped connections alone.
   std::vector<std::pair<uint32_t, SendQueue*>> queues;
-  ConnectionMaker* maker = nullptr;  // of those that are not there; outlives the context's use
+  ConnectionMaker* maker = nullptr;       // of those that are not there; outlives the context's use
+  std::atomic<uint64_t>* sent = nullptr;  // by rank: bytes of messages; nullptr: they are not counted
   std::array<StagingPool, kMaxChannels> pools;
 
   Connection* connection(uint32_t channel, uint32_t peer) {
@@ -77,6 +79,11 @@ struct ExecutorContext {
       return found;
     maker->connect(peer);
     return connections[channel * ranks + peer];
+  }
+  // A message was posted. One thread at a time counts.
+  void count_sent(uint32_t peer, uint64_t bytes) const {
+    if (sent != nullptr) [[unlikely]]
+      sent[peer].store(sent[peer].load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
   }
   void add_connection(uint32_t channel, uint32_t peer, Connection* connection);
   void add_queue(uint32_t peer, SendQueue* queue) { queues.emplace_back(peer, queue); }

@@ -220,6 +220,7 @@ void Execution::post_sends(const StepState& state) {
         break;
     }
     connection->post(message);
+    context_->count_sent(peer, message.bytes);
     if (modes_[i] == Mode::kStaged) {
       pool.add_reader(state.slot, peer, connection);
       state.channel->staged[0] = std::exchange(state.channel->staged[1], connection->posted());

@@ -160,6 +160,8 @@ void PeerTable::end_introductions() {
     if (transport) transport->end_introductions();
 }
 
+const char* PeerTable::transport_name(uint32_t peer) const { return row_of(used_[peer]).name; }
+
 std::string PeerTable::summary() const {
   std::map<std::string, size_t> counts;
   for (const TransportSet used : used_)

@@ -61,6 +61,8 @@ class PeerTable final : public ConnectionMaker, public StatusReader, private Reg
 
   // "3 x shared-memory": this rank's peers by transport.
   std::string summary() const;
+  // By which one a peer is reached.
+  const char* transport_name(uint32_t peer) const;
   // "shm+tcp": what all ranks of the communicator use, also where this one has no peer by it.
   std::string transports() const { return transports_text(transports_); }
   // Whether some peer is a thread of this process, which reads everything in place.

@@ -46,7 +46,7 @@ class Installed(unittest.TestCase):
     def test_files(self):
         names = {p.name for p in self.prefix.rglob("*")}
         for name in ("treering.h", "libtreering.so", "libtreering.so.0", "treering.pc", "treering-config.cmake",
-                     "treering-config-version.cmake", "treering-topo"):
+                     "treering-config-version.cmake", "treering-topo", "treering-trace"):
             self.assertIn(name, names)
         self.assertFalse([n for n in names if n.endswith(".a") or n.endswith("_test")], "internals are installed")
 
@@ -96,13 +96,13 @@ class Installed(unittest.TestCase):
     def test_manuals(self):
         if shutil.which("help2man") is None:
             self.skipTest("help2man was not found: tools/install-packages test")
-        for tool in ("treering-perf", "allreduce-perf", "treering-topo"):
+        for tool in ("treering-perf", "allreduce-perf", "treering-topo", "treering-trace"):
             text = (self.prefix / "share/man/man1" / f"{tool}.1").read_text()
             self.assertIn(".SH OPTIONS", text)
             self.assertIn("\\-\\-help", text)
 
     def test_completion(self):
-        for tool, option in (("treering-perf", "--csv"), ("treering-topo", "--version")):
+        for tool, option in (("treering-perf", "--csv"), ("treering-topo", "--version"), ("treering-trace", "--least")):
             script = self.prefix / "share/bash-completion/completions" / tool
             completed = run("bash", "-c", f"source {script}; COMP_WORDS=({tool} {option[:4]}) COMP_CWORD=1; "
                             f"_treering {self.prefix}/bin/{tool}; echo ${{COMPREPLY[@]}}")

@@ -26,6 +26,7 @@ from words import check_named_files, check_page_lines, check_words
 # are for all.
 ARROWS = {
     "core": [],
+    "metrics": [],
     "topology": [],
     "transport": [],
     "algorithms": ["topology/plan.h"],
@@ -35,11 +36,12 @@ ARROWS = {
     "launch": ["bootstrap", "transport/introduction.h"],
     "failure": ["bootstrap", "executor", "algorithms", "topology/plan.h", "transport"],
     "peers": ["failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
-    "communicator": ["peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
-    "progress": ["communicator", "peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
-    "gpu": ["progress", "device", "communicator", "peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport"],
+    "communicator": ["peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport", "metrics"],
+    "progress": ["communicator", "peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport", "metrics"],
+    "gpu": ["progress", "device", "communicator", "peers", "failure", "bootstrap", "executor", "algorithms", "topology", "transport",
+            "metrics"],
     "api": ["launch", "gpu", "progress", "device", "communicator", "peers", "failure", "bootstrap", "executor", "algorithms",
-            "topology", "transport"],
+            "topology", "transport", "metrics"],
     "shim": [],  # the C API alone
 }
 # What a folder may name in an include of its own, of what it may use.

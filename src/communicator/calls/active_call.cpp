@@ -37,10 +37,11 @@ void ActiveCall::begin(const Operation& operation, uint32_t constraints) {
   call_.type_size = element_bytes(operation);
   const Choice* choice = nullptr;
   if (!operation.pairs) {
-    const size_t bytes = operation.elements(context_->ranks) * call_.type_size;
-    choice = &schedules_->choose(operation.collective, bytes, constraints);
+    bytes_ = operation.elements(context_->ranks) * call_.type_size;
+    choice = &schedules_->choose(operation.collective, bytes_, constraints);
   }
   way_ = way_of(operation, choice);
+  choice_ = choice;
   if (way_ == Way::kMailbox) return start_mailbox(operation, constraints);
   fill(operation, constraints);
   regions_.begin_call();
@@ -217,6 +218,19 @@ uint32_t ActiveCall::peer() const {
       break;
   }
   return execution_.peer();
+}
+
+size_t ActiveCall::pair_bytes(const Operation& operation) const {
+  size_t bytes = 0;
+  for (const Lane& lane : call_.lanes)
+    for (const LaneItem& item : lane.items) bytes += item.count;
+  for (const Transfer& transfer : operation.eager_transfers) bytes += transfer.bytes;
+  return bytes;
+}
+
+const char* ActiveCall::algorithm() const {
+  if (choice_ != nullptr) return choice_->candidate.algorithm->name;
+  return way_ == Way::kEager ? "eager" : "lanes";
 }
 
 const std::optional<TransferSizes>& ActiveCall::differing_sizes() const {

@@ -51,6 +51,8 @@ class ActiveCall {
 
   // 0: sends and receives, which are not counted.
   uint64_t number() const { return call_.operation; }
+  // How many were counted.
+  uint64_t operations() const { return operations_; }
   // Whom it waits for (this rank: no peer in particular), or because of whom it has failed.
   uint32_t peer() const;
   uint64_t steps() const { return execution_.steps(); }
@@ -58,6 +60,13 @@ class ActiveCall {
   const Status& status() const { return way_ == Way::kEager ? eager_path_.status() : execution_.status(); }
   // kDiffers: of a transfer whose ends differ.
   const std::optional<TransferSizes>& differing_sizes() const;
+
+  // For metrics and traces: bytes of the larger buffer as they travel. Not of pairs: pair_bytes(), of what is sent and
+  // received.
+  size_t bytes() const { return bytes_; }
+  size_t pair_bytes(const Operation& operation) const;
+  const char* algorithm() const;
+  bool is_by_mailbox() const { return way_ == Way::kMailbox; }
 
   bool has_mailbox() const { return mailbox_.ranks() > 0; }
   // The largest transfers that need no lanes.
@@ -89,6 +98,8 @@ class ActiveCall {
   Call call_;
   alignas(16) std::array<std::byte, 16> scale_{};  // of the call, where it lay in memory of the user
   Way way_ = Way::kExecution;
+  const Choice* choice_ = nullptr;  // none: pairs
+  size_t bytes_ = 0;
   uint64_t operations_ = 0;
   uint64_t history_ = 0;  // hash of all operations that were counted
 };
