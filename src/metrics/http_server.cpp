@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "core/clock.h"
 #include "core/forked_sockets.h"
@@ -76,7 +77,10 @@ void serve_metrics(const OpenFile& socket, const std::function<std::string()>& m
     const int client = accept4(socket.fd, nullptr, nullptr, SOCK_CLOEXEC);
     if (client < 0) continue;
     const auto deadline = Clock::now() + kRequestTimeout;
-    send_all(client, answer(read_request(client, deadline), make_metrics), deadline);
+    try {
+      send_all(client, answer(read_request(client, deadline), make_metrics), deadline);
+    } catch (const std::bad_alloc&) {  // this client gets nothing; the process goes on
+    }
     close(client);
   }
 }

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 
 #include "core/background_thread.h"
 #include "core/log.h"
@@ -32,12 +33,21 @@ std::string identity_of_clock() {
   return machine_identity() + " " + std::filesystem::read_symlink("/proc/self/ns/time", unknown).string();
 }
 
+// What cannot be written for want of memory is left out: it must not end the process.
+template <typename Work>
+void unless_memory_lacks(const Work& work) {
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
 }  // namespace
 
 Telemetry* Telemetry::make_first() {
   current_telemetry = new Telemetry;
   pthread_atfork(nullptr, nullptr, end_fork_in_child);
-  (void)std::atexit([] { instance().write_all(); });
+  (void)std::atexit([] { unless_memory_lacks([] { instance().write_all(); }); });
   return current_telemetry;
 }
 
@@ -115,7 +125,7 @@ void Telemetry::start_trace(const std::string& directory) {
 
 void Telemetry::loop() {
   for (auto next_metrics = Clock::now();;) {
-    flush_trace();
+    unless_memory_lacks([this] { flush_trace(); });
     bool has_path = false, has_trace = false;
     {
       std::lock_guard lock(mutex_);
@@ -124,7 +134,7 @@ void Telemetry::loop() {
     }
     if (has_path && Clock::now() >= next_metrics) {
       next_metrics = Clock::now() + kMetricsPeriod;
-      write_metrics();
+      unless_memory_lacks([this] { write_metrics(); });
     }
     std::unique_lock lock(mutex_);
     if (has_trace)
