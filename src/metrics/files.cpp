@@ -22,7 +22,7 @@ Status failed(const char* what, const std::string& path, int error) {
 Status write_text(int fd, const std::string& text) {
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t bytes = write(fd, text.data() + done, text.size() - done);
+    const ssize_t bytes = ::write(fd, text.data() + done, text.size() - done);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes <= 0) return {trSystemError, std::strerror(errno)};
     done += static_cast<size_t>(bytes);
